@@ -18,14 +18,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storebench.planner.errors import ERRORS_FILE, WITHIN_GOAL, Kind, KindError, half_width
-from storebench.planner.measured import Lacking, Measurements, Wanted, disturbed, pooled, resident_share
+from storebench.planner.measured import (
+    Lacking,
+    Measurements,
+    Wanted,
+    asked_place,
+    disturbed,
+    pooled,
+    resident_share,
+)
 from storebench.planner.model import Limit, Node, limits
 from storebench.report.analysis import find_runs, load_results
 from storebench.report.bottleneck import Bound, bottlenecks
 from storebench.report.cells import CellSummary, summarise
 from storebench.report.labels import percent
 from storebench.report.tables import Table
-from storebench.settings.words import LOCAL, CacheState, ComputeKind
+from storebench.settings.words import CacheState, ComputeKind
 from storebench.tiers import find_tier
 
 RIVALS = ("min of two rates", "DS-Analyzer", "times workers")
@@ -169,7 +177,7 @@ def _case(
     tier = None if own.tier is None else find_tier(own.tier)
     emulated = own.compute.kind is ComputeKind.EMULATED
     best = seen.device_rate(cell.backend, "best")
-    place, first_byte_ms = LOCAL, cell.fact("place_first_byte_ms")
+    place, first_byte_ms = asked_place(cell), cell.fact("place_first_byte_ms")
     if own.place.remote:
         place = next(
             c.cell.place for c in cells if c.cell.place.kind == own.place.kind and c.backend == cell.backend

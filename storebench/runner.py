@@ -14,10 +14,10 @@ from storebench.codecs import any_size
 from storebench.datasets import Dataset, DatasetSpec, Origin, open_dataset
 from storebench.datasets.listing import listings_in
 from storebench.errors import DataNotFoundError, StorebenchError
-from storebench.filesystem import file_system
 from storebench.formats.origin import proven, refuse_other_code
 from storebench.formats.registry import parse_backend, store_name_of
 from storebench.manifest import Manifest, store_facts
+from storebench.places import copying
 from storebench.probes.code import running_digest
 from storebench.probes.counters import OtherWork
 from storebench.progress import Say
@@ -33,7 +33,14 @@ from storebench.settings.words import ComputeKind, Split
 from storebench.stores.convert import BuildOptions, Replace, ensure_store
 from storebench.stores.copies import ensure_copy
 from storebench.stores.devices import StoreImage, ensure_image
-from storebench.surroundings import check_network, check_parts, check_size, refusals, surroundings
+from storebench.surroundings import (
+    cache_refusal,
+    check_network,
+    check_parts,
+    check_size,
+    refusals,
+    surroundings,
+)
 from storebench.system.scratch import scratch_folder
 from storebench.worker.forks import ForkServer
 from storebench.worker.job import CellJob
@@ -209,7 +216,7 @@ def _put_in_place(prepared: dict[Cell, Prepared], watcher: Watcher, running: con
         place, say = cell.place, watcher.store(cell).say
         if place.folder:
             copy = ensure_copy(found.store, Path(place), say)
-            facts = PlaceFacts(server=file_system(copy))
+            facts, _ = copying.about(f"file://{place}")
             prepared[cell] = dataclasses.replace(found, store=copy, place=facts)
         elif place.kind:
             if places is None:
@@ -217,8 +224,13 @@ def _put_in_place(prepared: dict[Cell, Prepared], watcher: Watcher, running: con
 
                 places = Places(running)
             url, facts = places.holding(found.store, place, say)
-            counters = places.counters(place)
-            prepared[cell] = dataclasses.replace(found, place=facts, url=url, counters=counters)
+            store, counters = found.store, places.counters(place)
+            if place.mounted:
+                mount = Path(url.removeprefix("file://"))
+                if (refusal := cache_refusal(cell.cache, mount)) is not None:
+                    raise refusal
+                store = mount / copying.store_key(store)
+            prepared[cell] = dataclasses.replace(found, store=store, place=facts, url=url, counters=counters)
 
 
 def _test_store(
@@ -293,8 +305,8 @@ class _Attempts:
                 memory_group=around.group.folder if around.group else None,
                 tier_group=around.tier.folder if around.tier else None,
                 image=around.image,
-                url="" if work.cell.place.copies else here.url,
-                counters="" if work.cell.place.copies else here.counters,
+                url=here.url if work.cell.place.remote else "",
+                counters=here.counters if work.cell.place.remote else "",
                 stall_s=run.scenario.stall_s,
                 timeout_s=run.scenario.timeout_s,
             )
@@ -326,13 +338,12 @@ def _here(cell: Cell, prepared: Prepared) -> Iterator[Prepared]:
     if not cell.place.copies:
         yield prepared
         return
-    from storebench.places.copying import copy_back
     from storebench.system.isolated import apart
 
     store = prepared.store
     with scratch_folder("copied", store.parent) as folder:
         target = folder / store.name
-        copy_s = apart(copy_back, store, prepared.url, target)
+        copy_s = apart(copying.copy_back, store, prepared.url, target)
         assert prepared.place is not None
         facts = dataclasses.replace(prepared.place, copy_s=copy_s)
         yield dataclasses.replace(prepared, store=target, place=facts)

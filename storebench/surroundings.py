@@ -16,9 +16,10 @@ from storebench.matrix import MODEL_CROPS
 from storebench.probes.cgroup import MemoryGroup, ThrottledGroup, find_controller, sweep_groups
 from storebench.probes.loop_mount import own_namespace, why_not
 from storebench.probes.machine import IN_MEMORY, disk_number, mount_of
+from storebench.probes.page_cache import unreachable
 from storebench.results import Cell
 from storebench.scenario import Scenario
-from storebench.settings.words import BOUNDED_STATES, TrainerData
+from storebench.settings.words import BOUNDED_STATES, CacheState, TrainerData
 from storebench.stores.devices import StoreImage
 from storebench.system.scratch import sweep as sweep_folders
 from storebench.system.scratch import sweep_segments, user_cache_folder
@@ -82,7 +83,11 @@ def refusals(cells: Iterable[Cell], stores: Path) -> dict[Cell, UsageError]:
             hint="It needs root and a separate loop device; 'storebench doctor' checks it.",
         )
         refused |= dict.fromkeys(own_device, error)
-    bounded = [cell for cell in listed if cell.cache in BOUNDED_STATES and cell.readahead_kib is None]
+    bounded = [
+        cell
+        for cell in listed
+        if cell.cache in BOUNDED_STATES and cell.readahead_kib is None and not cell.place.folder
+    ]
     if bounded and (fstype := mount_of(folder).fstype) in IN_MEMORY:
         error = UsageError(
             f"no store can be cold here, nor its cache limited: {fstype} keeps files in memory",
@@ -94,6 +99,8 @@ def refusals(cells: Iterable[Cell], stores: Path) -> dict[Cell, UsageError]:
         if cell.place.folder and not Path(cell.place).is_dir():
             hint = "Mount the share, or make the folder."
             refused[cell] = UsageError("there is no such folder", where=cell.place, hint=hint)
+        elif cell.place.folder and (unreached := cache_refusal(cell.cache, Path(cell.place))):
+            refused[cell] = unreached
     limited = [cell for cell in listed if cell.memory_bytes is not None]
     throttled = [cell for cell in listed if cell.tier is not None]
     for held, kind in ((limited, MemoryGroup), (throttled, ThrottledGroup)):
@@ -108,6 +115,13 @@ def refusals(cells: Iterable[Cell], stores: Path) -> dict[Cell, UsageError]:
         no_disk = UsageError(f"reads cannot be limited here: {fstype} is on no block device", where=stores)
         refused |= dict.fromkeys(on_folder, no_disk)
     return {cell: refused[cell] for cell in listed if cell in refused}
+
+
+def cache_refusal(state: CacheState, folder: Path) -> UsageError | None:
+    """Return why the page cache cannot be in a state for files in `folder`, determined by trying; None if it can."""
+    if state is CacheState.ANY or (reason := unreachable(folder).get(state)) is None:
+        return None
+    return UsageError(f"no cell can be {state} here: {reason}", where=folder, hint="Set cache to 'any'.")
 
 
 def optional_refusals(scenario: Scenario, cells: Iterable[Cell], stores: Path) -> dict[Cell, UsageError]:

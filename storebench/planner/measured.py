@@ -30,7 +30,7 @@ class Wanted:
     backend: str
     workers: int
     place: Place = LOCAL
-    """The server that is asked; any other place is like this disk."""
+    """Where it is read."""
     first_byte_s: float | None = None
     """The server's time to the first byte; None for the measured one."""
     resident: float = 1.0
@@ -206,8 +206,8 @@ def pooled(cells: Iterable[CellSummary]) -> list[list[CellSummary]]:
 
 
 def asked_place(cell: CellSummary) -> Place:
-    """Return the server that a cell asks, or the local disk."""
-    return cell.cell.place if cell.cell.place.remote else LOCAL
+    """Return where a cell reads: from the local disk if it copies its store there."""
+    return LOCAL if cell.cell.place.copies else cell.cell.place
 
 
 def requests_in_flight(cell: CellSummary) -> int:

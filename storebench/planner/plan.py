@@ -102,7 +102,7 @@ class StorePlan:
 
     store: str
     place: Place
-    """The server that is asked."""
+    """Where it is read."""
     readahead_kib: int | None
     """The read-ahead, where it makes a difference."""
     container: str

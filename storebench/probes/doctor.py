@@ -84,8 +84,8 @@ def _check(name: str, works: object, found: str, advice: str, otherwise: CheckSt
 
 
 def _page_cache(scratch: Path, mount: Mount) -> Iterator[Check]:
-    residency = page_cache.resident([scratch])
-    none = residency.reason or f"{residency.method} sees no page of a file that was just written"
+    residency = page_cache.warm([scratch])
+    none = residency.reason or f"{residency.method} sees no page of a file that was just read"
     advice = "Cold and warm cells will be called unverified. Use Linux 6.5 or later and a local ext4 or xfs."
     found = f"{residency.method} works" if residency.frac else none
     yield _check("counting cached pages", residency.frac, found, advice, NO)

@@ -33,7 +33,7 @@ umount "$2"
 
 def own_namespace(command: Sequence[str]) -> list[str]:
     """Return `command` wrapped so that it runs in its own mount namespace; its process id does not change."""
-    unshare = shutil.which("unshare", path=_path()) or "unshare"
+    unshare = shutil.which("unshare", path=system_path()) or "unshare"
     return [unshare, "--mount", "--propagation", "private", "--", *command]
 
 
@@ -91,7 +91,7 @@ def why_not(folder: Path) -> str:
     """Return why no image in `folder` can be mounted with its own read-ahead, determined by trying, or ""."""
     if os.geteuid() != 0:
         return "needs root"
-    missing = [tool for tool in TOOLS if shutil.which(tool, path=_path()) is None]
+    missing = [tool for tool in TOOLS if shutil.which(tool, path=system_path()) is None]
     if missing:
         return f"needs {', '.join(missing)} (from util-linux and e2fsprogs)"
     fstype = mount_of(folder).fstype
@@ -110,7 +110,7 @@ def why_not(folder: Path) -> str:
 
 
 def _call(*command: str) -> None:
-    env = {**cell_environment(), "PATH": _path()}  # a Python among the commands must find this package
+    env = {**cell_environment(), "PATH": system_path()}  # a Python among the commands must find this package
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
     except OSError as error:
@@ -120,7 +120,7 @@ def _call(*command: str) -> None:
         raise CellFailedError(f"{command[0]}: {lines[-1]}")
 
 
-def _path() -> str:
+def system_path() -> str:
     """Return PATH with the folders of system programs, which are missing for some accounts."""
     return os.pathsep.join(filter(None, (os.environ.get("PATH"), _SYSTEM_PATH)))
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import functools
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -20,7 +21,8 @@ from storebench.probes.page_count import (
     resident_by_file,
 )
 from storebench.results import CacheFacts, CacheVerdict
-from storebench.settings.words import CacheState
+from storebench.settings.words import BOUNDED_STATES, CacheState
+from storebench.system.scratch import scratch_folder
 from storebench.units import format_bytes, number_of
 
 __all__ = [
@@ -31,6 +33,7 @@ __all__ = [
     "drop_caches",
     "evict",
     "resident",
+    "unreachable",
     "warm",
     "who_maps",
 ]
@@ -53,6 +56,7 @@ WARM_PASSES = 5
 DROP_CACHES = "/proc/sys/vm/drop_caches"
 
 _READ_BYTES = 4 << 20
+_TRIAL_BYTES = 4 << 20
 # Pages under writeback cannot be evicted yet; the waits add up to about three seconds.
 _EVICT_WAITS_S = (0.0, 0.02, 0.1, 0.3, 0.6, 1.0, 1.0)
 _MANY_FILES = 64
@@ -146,6 +150,23 @@ def _read(paths: Paths, *, anew: bool = False) -> None:
                 ask_to_evict(fd)
             while os.readv(fd, buffers) == _READ_BYTES:
                 pass
+
+
+@functools.cache
+def unreachable(folder: Path) -> dict[CacheState, str]:
+    """Return why cache states cannot be had in a folder, by trying with a file; without those that can."""
+    with scratch_folder("attempt", folder) as scratch:
+        trial = scratch / "trial"
+        trial.write_bytes(bytes(_TRIAL_BYTES))
+        evict([trial])
+        left, kept = resident([trial]), warm([trial])
+    fstype = mount_of(folder).fstype
+    if kept.frac is not None and kept.frac < WARM_MIN_FRAC:
+        reason = f"{fstype} keeps no pages of a file that is opened again (sshfs does with -o auto_cache)"
+        return dict.fromkeys((*BOUNDED_STATES, CacheState.WARM), reason)
+    if left.frac is not None and left.frac > COLD_MAX_FRAC:
+        return dict.fromkeys(BOUNDED_STATES, f"{fstype} keeps the pages that it is asked to evict")
+    return {}
 
 
 def who_maps(paths: Paths) -> list[str]:

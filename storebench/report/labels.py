@@ -191,7 +191,7 @@ def place_words(place: Place) -> str:
         "mb-s": "{:g} MB/s",
     }
     emulated = [units[name].format(value) for name, value in place.emulated.items()]
-    title = {"s3": "object store", "nfs": "NFS"}[place.kind]
+    title = {"s3": "object store", "nfs": "NFS", "ssh": "sshfs", "weed": "SeaweedFS mount"}[place.kind]
     where = f"{title} at {urlsplit(place.url).netloc}" if place.url else f"own {title}"
     where += f", EMULATED {', '.join(emulated)}" if emulated else ""
     return f"copied from {where}" if place.copies else where

@@ -148,16 +148,16 @@ REAL = Compute("real")
 
 
 class Place(str):
-    """Where a store is read: "local", an absolute folder, or a server: "s3:URL", "nfs:HOST/PATH", "s3:here?EMULATED".
+    """Where a store is read: "local", an absolute folder, a server ("s3:URL", "nfs:HOST/PATH", "s3:here?EMULATED") or a mount.
 
-    "copy:" before a server: every replicate copies the store to this disk first, and reads it there.
+    "ssh:here" and "weed:here" are mounts of the run's own. "copy:" before a server: every replicate copies the store to this disk first, and reads it there.
     """
 
     __slots__ = ("copies", "emulated", "kind", "url")
 
     copies: bool
     kind: str
-    """"s3" or "nfs"; "" for a place that is no server."""
+    """A name in `EMULATED`; "" for a place without a server of ours or by address."""
     url: str
     """The address of a server that runs already; "" for every other place."""
     emulated: dict[str, float]
@@ -168,7 +168,7 @@ class Place(str):
             raise ValueError(
                 "a place names no credentials: they come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
             )
-        found = re.fullmatch(r"(copy:)?(s3|nfs):(here)?(?:\?([a-z=&.\d-]+))?([^?#\s]*)", text)
+        found = re.fullmatch(r"(copy:)?(s3|nfs|ssh|weed):(here)?(?:\?([a-z=&.\d-]+))?([^?#\s]*)", text)
         place = super().__new__(cls, text)
         place.copies, place.kind, place.url, place.emulated = False, "", "", {}
         if found is not None:
@@ -178,15 +178,20 @@ class Place(str):
         wrong = found is not None and (bool(place.url) == bool(found[3]) or (found[3] and found[5]))
         if wrong or (found is None and text != "local" and not text.startswith("/")):
             raise ValueError(
-                "place is 'local', a folder from /, s3:http://HOST:PORT/BUCKET, nfs:HOST/PATH, or s3:here and nfs:here with "
-                f"what they emulate (s3:here?first-byte-ms=20), not {text!r}"
+                "place is 'local', a folder from /, s3:http://HOST:PORT/BUCKET, nfs:HOST/PATH, or s3:here, nfs:here, ssh:here and "
+                f"weed:here with what they emulate (s3:here?first-byte-ms=20), not {text!r}"
             )
         return place
 
     @property
     def remote(self) -> bool:
         """Whether readers ask a server for every sample."""
-        return bool(self.kind) and not self.copies
+        return bool(self.kind) and not (self.copies or self.kind in MOUNTED)
+
+    @property
+    def mounted(self) -> bool:
+        """Whether readers read files of a mount that the run provides."""
+        return self.kind in MOUNTED and not self.copies
 
     @property
     def folder(self) -> bool:
@@ -202,14 +207,24 @@ class Place(str):
         )
 
 
-EMULATED = {"s3": ("first-byte-ms", "mb-s"), "nfs": ("round-trip-ms", "mb-s")}
+EMULATED: dict[str, tuple[str, ...]] = {
+    "s3": ("first-byte-ms", "mb-s"),
+    "nfs": ("round-trip-ms", "mb-s"),
+    "ssh": ("round-trip-ms", "mb-s"),
+    "weed": (),
+}
 """What a server of the run's own can emulate, by the kind of place."""
+
+MOUNTED = ("ssh", "weed")
+"""Kinds of place whose server is one of the run's own, and whose files are mounted."""
 
 
 def _address(kind: str, text: str) -> str:
     """Return the address of a server, "" if the text is none."""
     if kind == "s3":
         return text.rstrip("/") if re.fullmatch(r"https?://[^/]+/[^/].*", text) else ""
+    if kind in MOUNTED:
+        return ""
     return f"nfs://{text.rstrip('/')}" if re.fullmatch(r"[^/:]+(:\d+)?/[^/].*", text) else ""
 
 
@@ -219,9 +234,8 @@ def _emulated(kind: str, text: str) -> dict[str, float]:
     pairs = [pair.partition("=") for pair in text.split("&") if pair]
     for name, _, value in pairs:
         if name not in known or not re.fullmatch(r"\d+(\.\d+)?", value) or not float(value):
-            raise ValueError(
-                f"{kind}:here emulates {known[0]} and {known[1]}, each above 0, not {name}={value}"
-            )
+            emulates = f"{' and '.join(known)}, each above 0" if known else "nothing"
+            raise ValueError(f"{kind}:here emulates {emulates}, not {name}={value}")
     return {name: float(value) for name, _, value in pairs}
 
 

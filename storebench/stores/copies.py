@@ -18,7 +18,9 @@ def ensure_copy(store: Path, folder: Path, say: Say) -> Path:
             if not is_copy(target, store):
                 say(f"copying {store.name} to {folder}")
                 with new_folder(target, MANIFEST_NAME) as new:
-                    shutil.copytree(store, new, dirs_exist_ok=True)
+                    for path in store.rglob("*"):  # not copytree, which goes on after an error
+                        copied = new / path.relative_to(store)
+                        copied.mkdir() if path.is_dir() else shutil.copyfile(path, copied)
     except OSError as error:
         raise from_os_error(error, target) from error
     return target

@@ -6,12 +6,14 @@ import os
 import re
 import shutil
 import stat
+import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from storebench.errors import from_os_error
+from storebench.filesystem import mounts_in
 from storebench.system.processes import end_processes, is_dead, own_name
 
 PREFIX = "storebench-"
@@ -91,7 +93,7 @@ def remove(folder: Path, lock: int) -> None:
     try:
         if _has_processes(folder):
             remove_segments_of(end_processes([folder]))
-        shutil.rmtree(folder, ignore_errors=True)
+        _delete(folder)
     finally:
         os.close(lock)
 
@@ -121,7 +123,7 @@ def sweep(place: Path | None = None) -> list[Path]:
     ended = end_processes(with_processes) if with_processes else []
     remove_segments_of(ended)
     for folder, lock in abandoned:
-        shutil.rmtree(folder, ignore_errors=True)
+        _delete(folder)
         os.close(lock)
     removed = [folder for folder, _ in abandoned]
     # The ended processes may have held folders of their own.
@@ -192,6 +194,15 @@ def _lock_of_abandoned(folder: Path) -> int | None:
         return lock
     os.close(lock)
     return None
+
+
+def _delete(folder: Path) -> None:
+    """Delete a folder, after what is still mounted in it: a FUSE client that was killed leaves its mount."""
+    for point in mounts_in(folder):
+        with contextlib.suppress(FileNotFoundError):
+            subprocess.run(["fusermount3", "-uzq", point], check=False)
+    if not mounts_in(folder):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _has_processes(folder: Path) -> bool:

@@ -35,7 +35,8 @@ class FileIdentity(NamedTuple):
     def of(cls, file: PageFile) -> Self:
         status = os.fstat(file.fd)
         transaction = current_meta(file.fd, file.path).transaction
-        return cls(status.st_size, status.st_mtime_ns, status.st_ino, transaction)
+        inode = status.st_ino % 2**63  # some FUSE file systems number files by hashes
+        return cls(status.st_size, status.st_mtime_ns, inode, transaction)
 
 
 @dataclass(frozen=True, kw_only=True)

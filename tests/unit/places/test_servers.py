@@ -8,8 +8,10 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,7 +29,14 @@ from storebench.testing.stores import SmallStore, build_small_store
 
 def missing(kind: str) -> str:
     """Return why a kind of server cannot be tried here, "" if it can."""
-    if kind == "s3":
+    if kind in ("ssh", "weed") and not (
+        os.access("/dev/fuse", os.R_OK | os.W_OK) and shutil.which("fusermount3")
+    ):
+        return "needs FUSE"
+    if kind == "ssh":
+        found = shutil.which("sshd", path=f"/usr/sbin:{os.environ.get('PATH', '')}") and shutil.which("sshfs")
+        return "" if found else "needs OpenSSH's server and sshfs"
+    if kind in ("s3", "weed"):
         found = shutil.which("weed", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
         return "" if found and importlib.util.find_spec("obstore") else "needs the extra s3"
     if os.geteuid() or shutil.which("ganesha.nfsd") is None:
@@ -39,11 +48,15 @@ def needs(library: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(importlib.util.find_spec(library) is None, reason=f"needs {library}")
 
 
-KINDS = [
-    pytest.param(kind, marks=pytest.mark.skipif(bool(missing(kind)), reason=missing(kind)))
-    for kind in ("s3", "nfs")
-]
-WAIT = {"s3": "--first-byte-ms", "nfs": "--round-trip-ms"}
+def available(*kinds: str) -> list[Any]:
+    reasons = {kind: missing(kind) for kind in kinds}
+    return [
+        pytest.param(kind, marks=pytest.mark.skipif(bool(why), reason=why)) for kind, why in reasons.items()
+    ]
+
+
+KINDS, MOUNTS = available("s3", "nfs"), available("ssh", "weed")
+WAIT = {"s3": "--first-byte-ms", "nfs": "--round-trip-ms", "ssh": "--round-trip-ms"}
 Cli = Callable[..., Any]
 MNIST = ("--dataset", "mnist", "--synthetic", "--limit", "300", "--compute", "none")
 READERS = (
@@ -64,7 +77,8 @@ STREAMS = ("webdataset", "tfrecord")
 @contextlib.contextmanager
 def place_up(kind: str, wait_ms: int) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
     """Run `storebench place up`, and return its process and what it printed."""
-    command = [sys.executable, "-m", "storebench", "place", "up", kind, "--json", WAIT[kind], str(wait_ms)]
+    command = [sys.executable, "-m", "storebench", "place", "up", kind, "--json"]
+    command += [WAIT[kind], str(wait_ms)] if wait_ms else []
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -228,6 +242,10 @@ def test_a_librarys_own_client_is_counted_at_the_server(cli: Cli, tmp_path: Path
         (("lmdb", "--place", "/no/such/share"), "no such folder"),
         (("png:objects", "--place", "s3:here?first-byte-ms=-2"), "emulates"),
         (("png:objects", "--place", "nfs:here?first-byte-ms=2"), "emulates"),
+        (("png", "--place", "weed:here?mb-s=2"), "emulates nothing"),
+        (("png", "--place", "ssh:host/folder"), "place is"),
+        (("png:objects", "--place", "ssh:here"), "asks a server"),
+        (("png", "--place", "/dev/shm", "--cache", "cold"), "no cell can be cold here: tmpfs"),
         (("png:objects", "--place", "nfs:host"), "place is"),
         (("png:objects", "--place", "s3:here", "--cache", "cold"), "no page cache"),
         pytest.param(("parquet", "--place", "nfs:host/x"), "from nfs:host/x", marks=needs("pyarrow")),
@@ -340,17 +358,103 @@ def test_a_server_that_dies_ends_the_run_with_one_line(kind: str, cli: Cli, tmp_
     assert (record["status"], record["samples"]) == ("failed", 0)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, *MOUNTS])
 def test_nothing_is_left_of_a_server_that_was_killed(kind: str) -> None:
-    with place_up(kind, 1) as (server, _):
+    with place_up(kind, int(kind in WAIT)) as (server, printed):
         children = psutil.Process(server.pid).children(recursive=True)
-        assert len(children) >= 2  # the server, and the proxy before it
+        assert len(children) >= 2  # the server, and the proxy or the mount before it
         server.kill()
         server.wait()
         psutil.wait_procs(children, timeout=10)
         assert not [
             child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE
         ]
+        assert printed["place"] not in Path("/proc/self/mounts").read_text()
+
+
+FIVE = ("png", "hdf5", "memory", "leveldb", "lmdb", "lmdb:direct")
+
+
+@pytest.mark.parametrize("kind", MOUNTS)
+def test_all_formats_are_read_from_a_mount_as_from_the_disk(kind: str, cli: Cli, tmp_path: Path) -> None:
+    run, place = str(tmp_path / "run"), f"{kind}:here"
+    done = cli("run", *FIVE, *MNIST, "--place", f"{place},local", "--out", run)
+    assert done.returncode == 0, done.stderr
+    assert len(records(run)) == 2 * len(FIVE)
+    served = {
+        record["cell"]["place"]: record["environment"]["match"]["filesystem"] for record in records(run)
+    }
+    assert served[place].startswith("fuse.")
+    assert served["local"] != served[place]
+    assert len({record["digests"]["order"] for record in records(run)}) == 1
+    assert {record["coverage"]["unique"] for record in records(run)} == {300}
+    assert cli("validate", run).returncode == 0
+    states = cli(
+        "run", "png", *MNIST, "--place", f"{place},copy:{place}", "--cache", "cold,warm", "--out", "two"
+    )
+    assert states.returncode == 0, states.stderr
+
+
+@pytest.mark.skipif(bool(missing("ssh")), reason=missing("ssh"))
+@pytest.mark.parametrize("keeps", [True, False])
+def test_cache_states_are_tried_before_they_are_believed(keeps: bool, cli: Cli, tmp_path: Path) -> None:
+    with place_up("ssh", 1) as (server, printed):
+        [sshfs] = [
+            child.cmdline()
+            for child in psutil.Process(server.pid).children()
+            if "auto_cache" in child.cmdline()[-1]
+        ]
+        place = Path(printed["place"]) if keeps else tmp_path / "mounted"
+        if not keeps:
+            place.mkdir()
+            options = sshfs[-1].replace(",auto_cache", "")
+            subprocess.run([sshfs[0], sshfs[2], place, *sshfs[4:-1], options], check=True)
+        run = str(tmp_path / "run")
+        done = cli("run", "png", *MNIST, "--place", str(place), "--cache", "warm", "--out", run)
+        if keeps:
+            assert done.returncode == 0, done.stderr
+            [record] = records(run)
+            assert record["place"]["emulated_round_trip_ms"] == 1
+            assert record["cache"]["verdict"] == "verified"
+        else:
+            subprocess.run(["fusermount3", "-u", place], check=True)
+            assert done.returncode == 2
+            assert "no cell can be warm here: fuse.sshfs" in done.stderr.splitlines()[-1]
+
+
+def test_every_answer_under_way_takes_the_round_trip() -> None:
+    """Requests follow each other before the first is answered, as those of sshfs do."""
+    round_trip_s, between_s, count = 0.05, 0.003, 40
+    with socket.create_server(("127.0.0.1", 0)) as upstream, socket.create_server(("127.0.0.1", 0)) as front:
+        command = [sys.executable, "-m", "storebench.places.first_byte"]
+        command += [f"--upstream={upstream.getsockname()[1]}", f"--socket={front.fileno()}"]
+        command += [f"--round-trip-ms={1000 * round_trip_s}"]
+        with subprocess.Popen(command, pass_fds=[front.fileno()]) as proxy:
+            client = socket.create_connection(front.getsockname())
+            server, _ = upstream.accept()
+            asked: list[float] = []
+
+            def ask() -> None:
+                for number in range(count):
+                    asked.append(time.monotonic())
+                    client.sendall(bytes([number]))
+                    time.sleep(between_s)
+
+            def answer() -> None:
+                for _ in range(count):
+                    server.sendall(server.recv(1))
+
+            threads = [threading.Thread(target=one) for one in (ask, answer)]
+            for one in threads:
+                one.start()
+            took = [(client.recv(1), time.monotonic())[1] - asked[number] for number in range(count)]
+            for one in threads:
+                one.join()
+            client.close()
+            server.close()
+            proxy.kill()
+    assert min(took) >= round_trip_s
+    assert sorted(took)[count // 2] < 2 * round_trip_s
 
 
 def test_a_folder_is_a_place(cli: Cli, tmp_path: Path) -> None:
