@@ -1,7 +1,7 @@
 """What `storebench.profile` costs: ``python -m benchmarks.profile_overhead``.
 
 The same loop over the same loader takes turns (`benchmarks.turns`) with and without the profile, for three kinds of loader
-and steps of some 16 milliseconds. The clock counts CPU time, workers included, which other programs disturb least.
+and steps of a few milliseconds. The clock counts CPU time, workers included, which other programs disturb least.
 Exit code 1 where the profile adds more than 1% beyond doubt.
 """
 
@@ -21,8 +21,8 @@ import storebench
 from benchmarks.turns import take_turns, words
 
 MOST = 1.01
-STEPS, BATCH, SIDE = 60, 32, 320
-"""A step takes about 16 milliseconds of one core."""
+STEPS, BATCH, SIDE = 60, 32, 160
+"""A step takes about four milliseconds of one core."""
 
 
 class Flipped(Dataset[Any]):
