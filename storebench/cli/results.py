@@ -40,7 +40,9 @@ def report(
     ] = None,
     request_price: Annotated[
         float | None,
-        typer.Option(min=0, help="Price of a million requests: tables of servers say what an epoch costs."),
+        typer.Option(
+            min=0, help="Price of a million requests: tables of object stores say what a million images cost."
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -129,7 +129,9 @@ class Loader(torch_data.DataLoader[Any]):
         num_workers: int | None = None,
     ) -> None:
         if not isinstance(dataset, StoreDataset) or type(dataset).__getitem__ is not StoreDataset.__getitem__:
-            raise TypeError(f"dataset must be a storebench.StoreDataset, not {type(dataset).__name__}")
+            raise TypeError(
+                f"dataset must be a storebench.StoreDataset, not {type(dataset).__name__}: 'storebench convert' makes a store of images"
+            )
         if isinstance(workers, bool):
             raise TypeError("workers must be an integer; shuffle is given by name")
         if kind not in _KINDS:

@@ -437,7 +437,7 @@ class _Planner:
             bytes_per_s=target.nodes * rate * demand.device_bytes,
             requests_per_s=target.nodes * rate * demand.requests,
             requests_in_flight=math.ceil(
-                rate / target.count * demand.request_s * requests_in_flight(cell) if demand.request_s else 0
+                BUSY_FRAC * alone * demand.request_s * requests_in_flight(cell) if demand.request_s else 0
             ),
             resident_bytes=stored_bytes(cell) * target.samples,
         )

@@ -73,7 +73,7 @@ def needed_requests(cells: Sequence[CellSummary], accelerators: Sequence[Acceler
             spare = _STREAMS - wanted * megabytes / mb_s
             shard = wanted * megabytes * first_ms / 1e3 / spare if spare > 0 else 0
             shards = f", {_STREAMS} with shards of {number(shard)} MB or more" if shard > megabytes else ""
-            yield f"{told}: {number_of(singles, 'request')} in flight feed it with single images{shards}."
+            yield f"{told}: {number_of(singles, 'request')} in flight feed it with single images{shards}, if decoding keeps up."
 
 
 def copies_pay(cells: Sequence[CellSummary]) -> Iterator[str]:

@@ -267,9 +267,10 @@ def request_table(
         )
         return round(images * requests / read) if images and requests and read else None
 
-    def epoch_price(cell: CellSummary) -> float | None:
-        requests = an_epoch(cell)
-        return None if requests is None or price is None else requests * price / 1e6
+    def images_price(cell: CellSummary) -> float | None:
+        requests, images = cell.median("remote_count"), cell.median("samples")
+        is_sold = requests and images and price is not None and cell.cell.place.kind == "s3"
+        return requests / images * price if is_sold else None  # type: ignore[operator]
 
     def sent_over_used(cell: CellSummary) -> float | None:
         sent, used = cell.median("served_sent_bytes"), cell.median("payload_bytes")
@@ -282,6 +283,7 @@ def request_table(
         column("workers", "workers", lambda c: c.cell.workers),
         column("", "backend", lambda c: c.backend),
         column("images/s", "samples_per_s", lambda c: c.median("samples_per_s")),
+        *([] if price is None else [column("price of 10^6 images", "million_images_price", images_price)]),
         column("by law", "law_samples_per_s", law.get),
         column("first byte", "first_byte_ms", lambda c: c.fact("place_first_byte_ms"), _milliseconds_of),
         column("p50", "request_p50_ms", lambda c: c.median("remote_p50_ms"), _milliseconds_of),
@@ -290,8 +292,7 @@ def request_table(
         column("MB/s", "received_mb_per_s", rate("remote_received_bytes", 1e-6)),
         column("sent / used", "server_amplification", sent_over_used),
         column("", "requests_per_s", lambda c: c.requests_per_s),
-        column("requests an epoch" if price is None else "", "requests_per_epoch", an_epoch),
-        *([] if price is None else [column("price of an epoch", "epoch_price", epoch_price)]),
+        column("requests an epoch", "requests_per_epoch", an_epoch),
         *_identity(lambda c: c),
     ]
     caption = f"{dataset_label(asked[0])}: requests to servers"
