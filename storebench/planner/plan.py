@@ -186,7 +186,8 @@ def plan(cells: Iterable[CellSummary], dataset: str | None = None, **target: Any
     `target` holds the fields of a `Target`; what is missing or None is taken from the run. Raises NotComparableError if
     the cells are of several machines, or tell too little for any store.
     """
-    group = _chosen(list(cells), dataset)
+    cells = list(cells)
+    group = _chosen(cells, dataset)
     planner = _Planner(group, _target(group, target))
     made, lacking = planner.plans()
     if not made:
@@ -200,6 +201,11 @@ def plan(cells: Iterable[CellSummary], dataset: str | None = None, **target: Any
         lacking.append(
             'handoff beside an accelerator: add cells with workers = 2 and compute = "emulated:10"'
         )
+    mine, name = {cell.backend for cell in group}, group[0].cell.data.name
+    resized = {cell.backend for cell in cells if cell.cell.data.name == name and not cell.is_null} - mine
+    if resized:
+        first, *more = sorted(resized, key=backend_rank)
+        lacking.append(f"{first}{f' and {len(more)} more' if more else ''}: its images have another size")
     noisy = [backend_label(store) for (store, _), own in planner.by_store.items() if any(map(disturbed, own))]
     return Plan(
         target=planner.target,

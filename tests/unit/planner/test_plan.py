@@ -1,5 +1,6 @@
 """`storebench plan` on planted runs: what each store delivers on the target, what limits it, and what is refused."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -355,6 +356,16 @@ def test_one_line_says_for_how_many_accelerators_the_disk_is_enough(
 ) -> None:
     cells = summarise(load_results(run))
     assert disk_line(cells, backend, find_accelerator("gpu=1000")) == line
+
+
+def test_stores_of_images_of_another_size_are_named(tmp_path: Path, cli: Any) -> None:
+    def small(record: Record) -> Record:
+        data = dataclasses.replace(record.cell.data, image_size=16)
+        return dataclasses.replace(record, cell=dataclasses.replace(record.cell, data=data))
+
+    records = [*RUN, *map(small, loading("hdf5", 0.1))]
+    done = cli("plan", str(write_run(tmp_path / "run", records)), "--accelerator", "a100")
+    assert "not planned: hdf5: its images have another size\n" in done.stderr
 
 
 SERVED = Path(__file__).parents[3] / "results" / "reference" / "remote"
