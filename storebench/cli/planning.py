@@ -94,6 +94,22 @@ def plan(
         if loop is not None:
             from storebench.planner.profiled import plan_profile
 
+            unused = {
+                "--memory": memory,
+                "--samples": samples,
+                "--iops": iops,
+                "--first-byte-ms": first_byte_ms,
+                "--epochs": epochs,
+                "--dataset": dataset,
+                "--page": page,
+            }
+            given = [option for option, value in unused.items() if value is not None]
+            if given or len(runs) > 1:
+                raise UsageError(
+                    "the plan of a profile stands alone",
+                    where=given[0] if given else runs[1],
+                    hint="It takes --workers, --cores, --nodes and --read-mb-s.",
+                )
             told, rates = plan_profile(
                 loop,
                 profile,

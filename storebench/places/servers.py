@@ -330,7 +330,8 @@ def _started(
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=file,
-            env=marked(folder, os.environ),
+            # With credentials, SeaweedFS refuses whoever has others, and those who have none.
+            env=marked(folder, {k: v for k, v in os.environ.items() if not k.startswith("AWS_")}),
             pass_fds=handles,
             start_new_session=True,
             preexec_fn=lambda: end_with_parent(ends),  # noqa: PLW1509 - one system call

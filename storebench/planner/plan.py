@@ -187,6 +187,12 @@ def plan(cells: Iterable[CellSummary], dataset: str | None = None, **target: Any
     the cells are of several machines, or tell too little for any store.
     """
     cells = list(cells)
+    mounted = [cell for cell in cells if cell.cell.place.mounted or cell.cell.place.folder]
+    if len(mounted) == len(cells):
+        mounted = []
+    cells = [
+        cell for cell in cells if cell not in mounted
+    ]  # a mount's file system is part of the environment
     group = _chosen(cells, dataset)
     planner = _Planner(group, _target(group, target))
     made, lacking = planner.plans()
@@ -201,6 +207,8 @@ def plan(cells: Iterable[CellSummary], dataset: str | None = None, **target: Any
         lacking.append(
             'handoff beside an accelerator: add cells with workers = 2 and compute = "emulated:10"'
         )
+    if mounted:
+        lacking.append("cells at mounted places: plan from a run of that place alone")
     mine, name = {cell.backend for cell in group}, group[0].cell.data.name
     resized = {cell.backend for cell in cells if cell.cell.data.name == name and not cell.is_null} - mine
     if resized:

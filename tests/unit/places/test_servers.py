@@ -1,12 +1,9 @@
 """Stores on real servers, SeaweedFS and NFS-Ganesha on loopback, started by the command line as a user starts them."""
 
 import contextlib
-import ctypes.util
 import importlib.util
 import json
-import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -25,23 +22,7 @@ from storebench.errors import CellFailedError, MissingDependencyError, Storebenc
 from storebench.formats.registry import get_format
 from storebench.manifest import Manifest
 from storebench.testing.stores import SmallStore, build_small_store
-
-
-def missing(kind: str) -> str:
-    """Return why a kind of server cannot be tried here, "" if it can."""
-    if kind in ("ssh", "weed") and not (
-        os.access("/dev/fuse", os.R_OK | os.W_OK) and shutil.which("fusermount3")
-    ):
-        return "needs FUSE"
-    if kind == "ssh":
-        found = shutil.which("sshd", path=f"/usr/sbin:{os.environ.get('PATH', '')}") and shutil.which("sshfs")
-        return "" if found else "needs OpenSSH's server and sshfs"
-    if kind in ("s3", "weed"):
-        found = shutil.which("weed", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
-        return "" if found and importlib.util.find_spec("obstore") else "needs the extra s3"
-    if os.geteuid() or shutil.which("ganesha.nfsd") is None:
-        return "needs root and NFS-Ganesha"
-    return "" if ctypes.util.find_library("nfs") else "needs libnfs"
+from tests.support.servers import missing
 
 
 def needs(library: str) -> pytest.MarkDecorator:
@@ -106,6 +87,15 @@ def address(place: str) -> str:
 
 def records(run: Path | str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in Path(run, "records.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.skipif(bool(missing("s3")), reason=missing("s3") or "-")
+def test_credentials_of_another_store_do_not_matter_and_are_not_kept(cli: Cli, tmp_path: Path) -> None:
+    secret = {"AWS_ACCESS_KEY_ID": "another-key", "AWS_SECRET_ACCESS_KEY": "another-secret"}
+    done = cli("run", "png:objects", *MNIST, "--place", "s3:here", "--out", "run", env=secret)
+    assert done.returncode == 0, done.stderr
+    kept = b"".join(path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file())
+    assert not any(word.encode() in kept for word in secret.values())
 
 
 def test_a_run_serves_the_same_samples_as_from_the_disk(place: str, cli: Cli, tmp_path: Path) -> None:

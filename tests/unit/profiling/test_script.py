@@ -128,6 +128,10 @@ def test_a_profile_is_reported_traced_and_planned_with(tmp_path: Path) -> None:
         for workers in ("1", "2")
     ]
     assert float(rates[1].replace(",", "")) == pytest.approx(2 * float(rates[0].replace(",", "")), rel=0.02)
+    for more in (["--iops", "5"], ["other"]):
+        refused = run("-m", "storebench", "plan", "out", *more, "--accelerator", "a100", folder=tmp_path)
+        assert refused.returncode == 2
+        assert f"{more[0]}: the plan of a profile stands alone" in refused.stderr
 
 
 @pytest.mark.parametrize(
