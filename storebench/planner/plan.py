@@ -298,6 +298,8 @@ class _Planner:
         for cell in sorted(group, key=lambda cell: backend_rank(cell.backend)):
             if cell.is_null or cell.cell.backend.format == MEMORY_FORMAT:
                 continue
+            if target.other_storage and cell.cell.place.emulated and _unpaced(cell, group):
+                continue  # what it emulates is not the described storage
             if reason := why_not(cell):
                 reasons[cell.backend] = reason
             else:
@@ -455,6 +457,16 @@ class _Planner:
             ),
             resident_bytes=stored_bytes(cell) * target.samples,
         )
+
+
+def _unpaced(cell: CellSummary, group: Iterable[CellSummary]) -> bool:
+    """Return whether the same store was read from such a server that emulated nothing."""
+    return any(
+        other.backend == cell.backend
+        and other.cell.place.kind == cell.cell.place.kind
+        and not (other.cell.place.emulated or other.cell.place.copies)
+        for other in group
+    )
 
 
 def _lift(limit: Limit, need: Need, backend: Backend, place: Place) -> str:
