@@ -115,11 +115,12 @@ class ObjectServer(PlaceServer):
             *(f"-ip={_LOOPBACK}", f"-ip.bind={_LOOPBACK}", "-master.telemetry=false"),
             *("-s3", "-s3.iam=false", "-s3.port.iceberg=0", "-s3.port.lance=0", "-filer.disableDirListing"),
             *("-volume.max=0", "-master.volumeSizeLimitMB=1024", f"-metricsPort={metrics}"),
-            *(f"-{name}.localSocket={folder}/{name}.sock" for name in ("s3", "filer")),
+            # Relative to its folder: the path of a socket has at most 108 bytes.
+            *(f"-{name}.localSocket={name}.sock" for name in ("s3", "filer")),
             *(f"-{name}.port={http[name]}" for name in names),
             *(f"-{name}.port.grpc={grpc[name]}" for name in names),
         ]
-        process = _started(command, folder, "server.log", running)
+        process = _started(command, folder, "server.log", running, cwd=folder)
 
         def answers() -> bool:
             # The gateway answers before it can store anything: the bucket is made when the filer is ready.
@@ -187,7 +188,12 @@ class MountServer(PlaceServer):
             log = self._folder / f"{point.name}.log"
             # It unmounts when it is asked to end, and the temporary folder unmounts what it could not.
             process = _started(
-                self._mount(port, point), self._folder, log.name, self._running, ends=signal.SIGTERM
+                self._mount(port, point),
+                self._folder,
+                log.name,
+                self._running,
+                ends=signal.SIGTERM,
+                cwd=self._folder,
             )
             _wait(lambda: os.path.ismount(point), process, f"the mount of {self.name}", log)
         return f"file://{point}"
@@ -263,7 +269,7 @@ class WeedServer(MountServer, ObjectServer):
         folder = self._folder
         return [
             *(_program("weed"), f"-logdir={folder}", "mount", f"-filer={self._filer}", f"-dir={point}"),
-            *("-filer.path=/buckets/storebench", f"-localSocket={folder}/mount.sock"),
+            *("-filer.path=/buckets/storebench", "-localSocket=mount.sock"),
             *(f"-cacheDir={folder}", "-cacheCapacityMB=0"),
         ]
 
@@ -322,6 +328,7 @@ def _started(
     running: contextlib.ExitStack,
     *handles: int,
     ends: signal.Signals = signal.SIGKILL,
+    cwd: Path | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start a process that inherits `handles`, and gets the signal `ends` when this one ends, however that ends."""
     with (folder / log).open("wb") as file:
@@ -333,6 +340,7 @@ def _started(
             # With credentials, SeaweedFS refuses whoever has others, and those who have none.
             env=marked(folder, {k: v for k, v in os.environ.items() if not k.startswith("AWS_")}),
             pass_fds=handles,
+            cwd=cwd,
             start_new_session=True,
             preexec_fn=lambda: end_with_parent(ends),  # noqa: PLW1509 - one system call
         )

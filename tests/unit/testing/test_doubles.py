@@ -57,7 +57,7 @@ def test_a_slow_reader_waits_once_for_each_batch_and_serves_it(small: SmallStore
         with opened(small, slow(seconds=0.25)) as reader:
             for batch in ([1, 2], [3], [4, 4]):
                 np.testing.assert_array_equal(read_pixels(reader, batch), small.pixels[batch])
-    assert waits == [0.25] * 3
+    assert waits.count(0.25) == 3  # threads of libraries sleep as well
 
 
 def test_the_wait_of_a_slow_reader_takes_that_time(tmp_path: Path) -> None:
