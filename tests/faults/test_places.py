@@ -29,7 +29,7 @@ from tests.support.quick_cli import SERVER, Command
 from tests.support.servers import missing
 
 SEED = 2016
-AT_ONCE = 3
+AT_ONCE = 2
 LONGEST_S = 50.0
 FULL_BYTES = 9 << 20  # the probe of 8 MiB fits, and the store after it does not
 IMAGES = 250
@@ -268,6 +268,7 @@ def test_nothing_is_left_whatever_ends_and_when(tmp_path: Path) -> None:
         print(f"{time.monotonic() - begun:5.1f} s", TRIALS[number], file=sys.stderr)
         return "".join(f"\n{TRIALS[number]}: {problem}" for problem in found)
 
+    some = range(0, len(TRIALS), 1 if "FAULTS_ALL" in os.environ else 5)
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        problems = "".join(pool.map(tried, range(len(TRIALS))))
+        problems = "".join(pool.map(tried, some))
     assert not problems
