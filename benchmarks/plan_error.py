@@ -26,6 +26,7 @@ from storebench.planner.measured import (
     disturbed,
     pooled,
     resident_share,
+    why_not,
 )
 from storebench.planner.model import Limit, Node, limits
 from storebench.report.analysis import find_runs, load_results
@@ -144,7 +145,8 @@ def _kinds(cell: CellSummary, seen: Iterable[CellSummary]) -> tuple[Kind, ...]:
     own = cell.cell
     alike = [other.cell for other in seen if other.backend == cell.backend]
     if own.place.remote:
-        return (Kind.PLACE,) if any(other.place.kind == own.place.kind for other in alike) else ()
+        told = not why_not(cell) and any(other.place.kind == own.place.kind for other in alike)
+        return (Kind.PLACE,) if told else ()
     here = [(other.cache, bool(other.workers)) for other in alike]
     limited = [other for other in alike if other.cache is CacheState.LIMITED]
     warm = [other for other in alike if other.cache is CacheState.WARM]
