@@ -56,12 +56,12 @@ def without_missing_libraries(raw: dict[str, Any], tell: Callable[[str], None]) 
         backends = matrix.get("backends", list(PAPER_BACKENDS)) if isinstance(matrix, dict) else None
         backends = backends if isinstance(backends, list) else []
         missing = [_missing_library(name) for name in backends]
-        if not any(missing) or all(missing):
+        if not any(missing) or (all(missing) and matrix.get("optional") is not True):
             kept.append(matrix)
             continue
         reasons |= dict.fromkeys(filter(None, missing))
-        present = [name for name, reason in zip(backends, missing, strict=True) if not reason]
-        kept.append({**matrix, "backends": present})
+        if present := [name for name, reason in zip(backends, missing, strict=True) if not reason]:
+            kept.append({**matrix, "backends": present})
     for reason in reasons:
         tell(f"left out: {reason}")
     return {**raw, "matrix": kept}

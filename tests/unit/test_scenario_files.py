@@ -117,6 +117,17 @@ def test_default_backends_are_left_out_as_well(
     assert backends == ["png", "hdf5", "memory:python", "memory:native", "lmdb"]
 
 
+def test_an_optional_matrix_of_such_formats_only_is_left_out(
+    cli: Cli, tmp_path: Path, without_plyvel: dict[str, str]
+) -> None:
+    text = SCENARIO.format(backends='"png"')
+    more = text[text.index("[[matrix]]") :].replace('"png"', '"leveldb"') + "\noptional = true\n"
+    (tmp_path / "mine.toml").write_text(f"{text}\n{more}")
+    done = cli("bench", "mine.toml", "--dry-run", "--json", env=without_plyvel)
+    assert [cell["backend"] for cell in json.loads(done.stdout)["cells"]] == ["png"]
+    assert done.stderr.startswith("left out: the format 'leveldb'")
+
+
 def test_a_format_asked_for_by_name_is_refused_without_its_library(
     cli: Cli, tmp_path: Path, without_plyvel: dict[str, str]
 ) -> None:
