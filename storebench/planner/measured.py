@@ -6,11 +6,10 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from storebench.formats.peers.stream import StreamOptions
-from storebench.formats.remote import RemoteOptions
 from storebench.planner.model import Demand, Node, hit_rate, limits
 from storebench.report.bottleneck import looks_ahead
 from storebench.report.cells import MEMORY_FORMAT, CellSummary
+from storebench.report.remote import request_s, requests_in_flight
 from storebench.settings.words import LOCAL, CacheState, ComputeKind, Place, Share
 
 REQUEST_BYTES = 256 << 10
@@ -210,25 +209,14 @@ def asked_place(cell: CellSummary) -> Place:
     return LOCAL if cell.cell.place.copies else cell.cell.place
 
 
-def requests_in_flight(cell: CellSummary) -> int:
-    """Return the requests that each process of a cell at a server has under way."""
-    backend = cell.cell.backend
-    kind = StreamOptions if backend.native_order else RemoteOptions
-    return kind.parse(backend.options, backend.name).inflight
-
-
 def _from_server(base: CellSummary, wanted: Wanted) -> Demand:
     """Return the needs of a sample that is asked of a server: first byte and transfer, over the requests in flight."""
-    requests, received = _per_sample(base, "remote_count"), _per_sample(base, "remote_received_bytes")
-    first_byte_s, rate = wanted.first_byte_s, 1e6 * (base.fact("place_mb_s") or math.inf)
-    if first_byte_s is None:
-        first_byte_s = (base.fact("place_first_byte_ms") or 0.0) / 1e3
     return Demand(
         cpu_s=_cpu_s(base),
         producing_s=base.per_sample("decode_s") + base.per_sample("prep_s"),
-        request_s=(requests * first_byte_s + received / rate) / requests_in_flight(base),
-        device_bytes=received,
-        requests=requests,
+        request_s=request_s(base, wanted.first_byte_s) / requests_in_flight(base),
+        device_bytes=_per_sample(base, "remote_received_bytes"),
+        requests=_per_sample(base, "remote_count"),
     )
 
 

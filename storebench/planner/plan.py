@@ -18,13 +18,13 @@ from storebench.planner.measured import (
     asked_place,
     disturbed,
     pooled,
-    requests_in_flight,
     stored_bytes,
     why_not,
 )
 from storebench.planner.model import Demand, Limit, Node, limits
 from storebench.report.cells import MEMORY_FORMAT, CellSummary, backend_rank
 from storebench.report.labels import backend_label, caveats, number, place_words, readahead_label, size
+from storebench.report.remote import requests_in_flight
 from storebench.report.roofline import BUSY_FRAC
 from storebench.settings.backend import Backend
 from storebench.settings.words import CacheState, ComputeKind, Place

@@ -13,6 +13,27 @@ _STREAMS = 4
 """Requests in flight for which the size of shards is told."""
 
 
+def request_s(cell: CellSummary, first_byte_s: float | None = None) -> float:
+    """Return the time of an image's requests to a server, one after another: first bytes, and transfer; 0 where not measured.
+
+    First byte and rate of one request are those that were measured at the place alone, or as given.
+    """
+    first_ms: float | None = cell.fact("place_first_byte_ms")
+    mb_s: float | None = cell.fact("place_mb_s")
+    requests, received = cell.median("remote_count"), cell.median("remote_received_bytes")
+    images = cell.median("samples")
+    if not (first_ms and mb_s and requests and received and images):
+        return 0.0
+    first_s = first_ms / 1e3 if first_byte_s is None else first_byte_s
+    return (requests * first_s + received / mb_s / 1e6) / images
+
+
+def requests_in_flight(cell: CellSummary) -> int:
+    """Return the requests that each process of a cell at a server has under way."""
+    backend = cell.cell.backend
+    return RemoteOptions.parse(backend.options, backend.name).inflight
+
+
 def law_rates(cells: Sequence[CellSummary]) -> dict[CellSummary, float]:
     """Return images/s by the law min(n / (first byte + bytes / rate), bandwidth / bytes, server), for emulated cells.
 
@@ -29,18 +50,17 @@ def law_rates(cells: Sequence[CellSummary]) -> dict[CellSummary, float]:
             server[way(cell)] = max(cell.median("samples_per_s") or 0, server.get(way(cell), 0))
     rates = {}
     for cell in cells:
-        first_ms, mb_s = cell.fact("place_first_byte_ms"), cell.fact("place_mb_s")
-        count, received = cell.median("remote_count"), cell.median("remote_received_bytes")
         emulated = any(cell.fact(f"place_{name}") for name in EMULATED_FACTS)
-        if emulated and first_ms and mb_s and count and received and _asks_singly(cell):
-            backend, megabytes = cell.cell.backend, received / count / 1e6
-            in_flight = RemoteOptions.parse(backend.options, backend.name).inflight * max(
-                1, cell.cell.workers
-            )
-            line = (cell.fact("place_emulated_mb_s") or math.inf) / megabytes
-            alone = in_flight / (first_ms / 1e3 + megabytes / mb_s)
+        if emulated and _asks_singly(cell) and (alone_s := request_s(cell)):
+            line = (cell.fact("place_emulated_mb_s") or math.inf) / _megabytes(cell)
+            alone = requests_in_flight(cell) * max(1, cell.cell.workers) / alone_s
             rates[cell] = min(alone, line, server.get(way(cell)) or math.inf)
     return rates
+
+
+def _megabytes(cell: CellSummary) -> float:
+    """Return what a server sends of an image."""
+    return (cell.median("remote_received_bytes") or 0.0) / (cell.median("samples") or 1) / 1e6
 
 
 def _asks_singly(cell: CellSummary) -> bool:
@@ -57,11 +77,9 @@ def needed_requests(cells: Sequence[CellSummary], accelerators: Sequence[Acceler
     single = filter(_asks_singly, cells)
     places = {cell.cell.place: cell for cell in single if cell.cell.place.url or cell.cell.place.emulated}
     for place, cell in places.items():
-        first_ms, mb_s = cell.fact("place_first_byte_ms"), cell.fact("place_mb_s")
-        received, images = cell.median("remote_received_bytes"), cell.median("samples")
-        if not (first_ms and mb_s and received and images):
+        alone_s, transfer_s, megabytes = request_s(cell), request_s(cell, 0.0), _megabytes(cell)
+        if not alone_s:
             continue
-        megabytes = received / images / 1e6
         line = cell.fact("place_emulated_mb_s")
         for one in accelerators:
             wanted = one.images_per_s
@@ -69,9 +87,8 @@ def needed_requests(cells: Sequence[CellSummary], accelerators: Sequence[Acceler
             if line and wanted * megabytes > line:
                 yield f"{told}: its bandwidth gives {number(line / megabytes)} images/s, whatever the requests."
                 continue
-            singles = math.ceil(wanted * (first_ms / 1e3 + megabytes / mb_s))
-            spare = _STREAMS - wanted * megabytes / mb_s
-            shard = wanted * megabytes * first_ms / 1e3 / spare if spare > 0 else 0
+            singles, spare = math.ceil(wanted * alone_s), _STREAMS - wanted * transfer_s
+            shard = wanted * megabytes * (alone_s - transfer_s) / spare if spare > 0 else 0
             shards = f", {_STREAMS} with shards of {number(shard)} MB or more" if shard > megabytes else ""
             yield f"{told}: {number_of(singles, 'request')} in flight feed it with single images{shards}, if decoding keeps up."
 
