@@ -204,11 +204,11 @@ def timed_epoch(setup: Setup, number: int, cache: CacheFacts) -> tuple[EpochMeas
         if cache.applies_to == "epoch" and setup.membership.leads_node:
             setup.pages.drop()
         setup.step.begin(setup.sampling.global_sizes())
+        served = counting(setup.job.counters if setup.membership.leads else "")
         probe.start()
         if setup.tier is not None:
             setup.tier.begin()
         watch.begin()
-        served = counting(setup.job.counters if setup.membership.leads else "")
         setup.group.barrier()
         barrier_ns = time.perf_counter_ns()
         plan = setup.sampling.plan(number, batches)
