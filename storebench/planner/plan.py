@@ -295,10 +295,13 @@ class _Planner:
         self.widths = {kind: widths.get(kind, max(widths.values(), default=math.inf)) for kind in Kind}
         self.by_store: dict[tuple[str, Place], list[CellSummary]] = {}
         reasons = dict[str, str]()
+        asked = [(cell.backend, cell.cell.place) for cell in group if cell.cell.place.remote]
+        plain = {(backend, place.kind) for backend, place in asked if not place.emulated}
         for cell in sorted(group, key=lambda cell: backend_rank(cell.backend)):
             if cell.is_null or cell.cell.backend.format == MEMORY_FORMAT:
                 continue
-            if target.other_storage and cell.cell.place.emulated and _unpaced(cell, group):
+            server = cell.backend, cell.cell.place.kind
+            if target.other_storage and cell.cell.place.emulated and server in plain:
                 continue  # what it emulates is not the described storage
             if reason := why_not(cell):
                 reasons[cell.backend] = reason
@@ -457,16 +460,6 @@ class _Planner:
             ),
             resident_bytes=stored_bytes(cell) * target.samples,
         )
-
-
-def _unpaced(cell: CellSummary, group: Iterable[CellSummary]) -> bool:
-    """Return whether the same store was read from such a server that emulated nothing."""
-    return any(
-        other.backend == cell.backend
-        and other.cell.place.kind == cell.cell.place.kind
-        and not (other.cell.place.emulated or other.cell.place.copies)
-        for other in group
-    )
 
 
 def _lift(limit: Limit, need: Need, backend: Backend, place: Place) -> str:
