@@ -3,6 +3,8 @@
 import hashlib
 import os
 import signal
+import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -172,6 +174,14 @@ def open_files() -> list[str]:
         if target.startswith("/") and not target.startswith(("/proc", "/dev")):
             files.append(target)
     return sorted(files)
+
+
+def left_open(before: Sequence[str], within_s: float = 5) -> list[str]:
+    """Return the files that are open now and were not before, once a library's threads had time to close theirs."""
+    deadline = time.monotonic() + within_s
+    while (left := Counter(open_files()) - Counter(before)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return list(left.elements())
 
 
 def mapped_files() -> list[str]:

@@ -73,7 +73,7 @@ from storebench.codecs import get_codec
 from storebench.errors import DiskFullError, from_os_error
 from storebench.formats.registry import get_format
 from storebench.manifest import StoreSpec
-from storebench.testing.stores import dataset_info, open_files
+from storebench.testing.stores import dataset_info, left_open, open_files
 
 name, codec, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3]) / "store"
 import numpy as np
@@ -92,7 +92,7 @@ except OSError as error:
 except DiskFullError as error:
     failure = error
 assert isinstance(failure, DiskFullError), failure
-assert open_files() == before, open_files()
+assert not left_open(before)
 shutil.rmtree(folder)
 print(failure)
 """
