@@ -27,6 +27,9 @@ rate was measured too low."""
 _FED_BY_DEVICE_FRAC = 0.10
 """If the cache state is unknown, device reads of this share of the payload mean that the device served the cell."""
 
+_CORES_FULL_FRAC = 0.90
+"""Of the cores; from there on, most of a handoff is a wait for one."""
+
 _PLANNED = {"lmdb": "direct", "hdf5": "direct", "files": "threads"}
 """Format -> its reader that keeps several requests in flight."""
 
@@ -177,7 +180,8 @@ def _gain(bound: Bound, cell: CellSummary, total: float, costs: Mapping[Bound, f
     left = [total - costs[bound]]
     if cell.cell.workers:
         stages = (*_IN_LOOP, Bound.HANDOFF)
-        crowded = cell.cell.workers >= (cell.fact("conditions_cores") or math.inf)
+        cores_used = cell.median("whole_cores_used") or 0.0
+        crowded = cores_used >= _CORES_FULL_FRAC * (cell.fact("conditions_cores") or math.inf)
         left += [
             sum(cost for part, cost in costs.items() if part not in stages)
             - (0.0 if bound in stages else costs[bound]),

@@ -130,3 +130,22 @@ def test_workers_on_too_few_cores_count_as_fewer() -> None:
 
     (many,), (few,) = (limits_of(cell(cores)).values() for cores in (8, 1))
     assert few.share >= many.share
+
+
+@pytest.mark.parametrize(("cores_used", "bound"), [(1.6, Bound.HANDOFF), (2.0, Bound.READER)])
+def test_a_handoff_is_a_wait_for_a_core_only_if_the_cores_are_full(cores_used: float, bound: Bound) -> None:
+    wall_s = 100 * 6e-3
+    record = make_record(
+        "lmdb",
+        workers=3,
+        conditions=Conditions(cores=2, wall_s=wall_s, others_cpu_s=0.0),
+        counters=Counters(device_read_bytes=0, cpu_user_s=cores_used * wall_s, cpu_system_s=0.0),
+        compute="none",
+        wait_ms=6,
+        compute_ms=0,
+        fetch_ms=7,
+        prep_ms=0,
+        handoff_ms=5.8,
+    )
+    (limit,) = limits_of(record).values()
+    assert limit.bound is bound
