@@ -12,6 +12,8 @@ from storebench.cli.options import JsonOption, finite
 from storebench.cli.results import drawn
 from storebench.errors import UsageError
 
+_MOST_ACCELERATORS = 1024
+
 
 def plan(
     runs: Annotated[
@@ -32,20 +34,25 @@ def plan(
     workers: Annotated[
         int | None,
         typer.Option(
-            min=0, help="Workers of each training process, one per accelerator. [default: the run's]"
+            min=0,
+            max=1024,
+            help="Workers of each training process, one per accelerator. [default: the run's]",
         ),
     ] = None,
-    cores: Annotated[int | None, typer.Option(min=1, help="Cores of each node. [default: the run's]")] = None,
+    cores: Annotated[
+        int | None, typer.Option(min=1, max=65_536, help="Cores of each node. [default: the run's]")
+    ] = None,
     memory: Annotated[
         float | None,
         typer.Option(
             min=0,
+            max=2**20,
             callback=finite,
             metavar="GiB",
             help="Page cache of each node. [default: enough for the store]",
         ),
     ] = None,
-    nodes: Annotated[int, typer.Option(min=1, help="Nodes with these accelerators.")] = 1,
+    nodes: Annotated[int, typer.Option(min=1, max=100_000, help="Nodes with these accelerators.")] = 1,
     samples: Annotated[
         int | None, typer.Option(min=1, help="Images of an epoch. [default: those of the run]")
     ] = None,
@@ -62,7 +69,13 @@ def plan(
     ] = None,
     first_byte_ms: Annotated[
         float | None,
-        typer.Option(min=0, callback=finite, metavar="MS", help="Time to the first byte of a request to it."),
+        typer.Option(
+            min=0,
+            max=60_000,
+            callback=finite,
+            metavar="MS",
+            help="Time to the first byte of a request to it.",
+        ),
     ] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Epochs of the training.")] = None,
     dataset: Annotated[
@@ -86,7 +99,13 @@ def plan(
         from storebench.accelerators import find_accelerator
 
         counted = re.fullmatch(r"(.+):([1-9][0-9]*)", accelerator.strip())
-        name = counted[1] if counted else accelerator
+        name, count = (counted[1], int(counted[2])) if counted else (accelerator, 1)
+        if count > _MOST_ACCELERATORS:
+            raise UsageError(
+                f"a node has at most {_MOST_ACCELERATORS} accelerators",
+                where="--accelerator",
+                hint="See --nodes.",
+            )
         profile = find_accelerator(f"{name}:{model}" if model else name)
         from storebench.profiling.folder import read_profile
 
@@ -113,7 +132,7 @@ def plan(
             told, rates = plan_profile(
                 loop,
                 profile,
-                count=int(counted[2]) if counted else 1,
+                count=count,
                 nodes=nodes,
                 workers=workers,
                 cores=cores,
@@ -136,7 +155,7 @@ def plan(
             [cell for file in find_runs(runs) for cell in summarise(load_results(file))],
             dataset,
             accelerator=profile,
-            count=int(counted[2]) if counted else 1,
+            count=count,
             workers=workers,
             cores=cores,
             memory_bytes=None if memory is None else memory * 2**30,

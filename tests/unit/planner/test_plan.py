@@ -238,6 +238,9 @@ def test_a_store_that_was_measured_beside_other_work_says_so(tmp_path: Path, cli
 
 REFUSED: list[tuple[str, int, str]] = [
     ("--accelerator a100:0", 2, "no accelerator is called 'a100:0'"),
+    ("--accelerator a100:2000", 2, "--accelerator: a node has at most 1024 accelerators"),
+    ("--accelerator a100 --workers 10000", 2, "--workers: must be less than or equal to 1024"),
+    ("--accelerator a100 --first-byte-ms 1e9", 2, "--first-byte-ms: must be less than"),
     ("--accelerator gpu=100:-3", 2, "'100:-3' is no rate of an accelerator"),
     ("--accelerator toaster", 2, "no accelerator is called 'toaster'"),
     ("--accelerator a100 --model lenet", 2, "no accelerator is called 'a100:lenet'"),
