@@ -178,6 +178,8 @@ def _gain(bound: Bound, cell: CellSummary, total: float, costs: Mapping[Bound, f
     With no core left for the loop, most of a handoff is a wait for one, and would be shorter with less to produce.
     """
     left = [total - costs[bound]]
+    if bound not in (Bound.STORAGE, Bound.LATENCY, Bound.FETCH):
+        left.append(total * _tier_share(cell))
     if cell.cell.workers:
         stages = (*_IN_LOOP, Bound.HANDOFF)
         cores_used = cell.median("whole_cores_used") or 0.0
@@ -189,6 +191,15 @@ def _gain(bound: Bound, cell: CellSummary, total: float, costs: Mapping[Bound, f
             0.0 if bound is Bound.HANDOFF or crowded else costs[Bound.HANDOFF],
         ]
     return max(1.0, total / max(*left, 1e-12))
+
+
+def _tier_share(cell: CellSummary) -> float:
+    """Return the share of an emulated device's limits that an epoch used: no other part can gain beyond it."""
+    used = [0.0]
+    for done, limit in (("read_bytes", "limit_bytes_per_s"), ("requests", "limit_requests_per_s")):
+        allowed = (cell.median(f"tier_{limit}") or 0.0) * (cell.median("tier_seconds") or 0.0)
+        used += [(cell.median(f"tier_{done}") or 0.0) / allowed] if allowed else []
+    return min(1.0, max(used))
 
 
 def _side_by_side(cell: CellSummary, spent: Mapping[str, float]) -> float:

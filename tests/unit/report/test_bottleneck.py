@@ -1,5 +1,6 @@
 """What limits a cell, from planted spans: the part whose removal gains most, and by how much."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from storebench.report.bottleneck import Bottleneck, Bound, bottlenecks
 from storebench.report.cells import summarise
 from storebench.report.frame import to_frame
-from storebench.results import Ceilings, Conditions, Counters, Record, Status
+from storebench.results import Ceilings, Conditions, Counters, Record, Status, TierFacts
 from tests.support.planted import make_record, replicates
 
 
@@ -148,4 +149,21 @@ def test_a_handoff_is_a_wait_for_a_core_only_if_the_cores_are_full(cores_used: f
         handoff_ms=5.8,
     )
     (limit,) = limits_of(record).values()
+    assert limit.bound is bound
+
+
+@pytest.mark.parametrize(("requests_per_s", "bound"), [(500.0, Bound.LATENCY), (5000.0, Bound.DECODE)])
+def test_no_decoder_helps_where_an_emulated_device_is_used_up(requests_per_s: float, bound: Bound) -> None:
+    tier = TierFacts(
+        disk="8:0",
+        limit_bytes_per_s=None,
+        limit_requests_per_s=requests_per_s,
+        read_bytes=10**8,
+        requests=980,
+        seconds=2.0,
+    )
+    spans: dict[str, Any] = {"wait_ms": 20, "compute_ms": 0, "fetch_ms": 5, "decode_ms": 15, "prep_ms": 0}
+    rates = Ceilings(device_random_16_bytes_per_s=1e12)
+    cell = make_record("png", cache="cold", compute="none", ceilings=rates, **spans)
+    (limit,) = limits_of(dataclasses.replace(cell, tier=tier)).values()
     assert limit.bound is bound
