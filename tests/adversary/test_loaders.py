@@ -76,7 +76,7 @@ def test_a_loader_that_augments_for_another_epoch_fails_the_cell(run: Run) -> No
         ("early", "before the epoch", {}),
         ("pausing", "was made by the loop, but begun", {}),
         ("keeping", "before the epoch", {"epochs": 2, "shuffle": False}),
-        ("late", "after the loop had it", {"compute": "emulated:30"}),
+        ("late", "after the loop had it", {"compute": "emulated:200"}),
     ],
 )
 def test_a_loader_that_works_when_no_clock_runs_is_found(
