@@ -88,10 +88,19 @@ class _Job:
             from storebench.profiling.folder import write_profile
 
             write_profile(Path(out), recorder, report)
-        if self.options.convert and report.converting and ranks == 1 and not is_terminated:
-            folders = ["--out", f"{out}/run", "--stores", f"{out}/stores"] if out else []
-            command = [sys.executable, "-m", *shlex.split(report.converting), *folders]
-            subprocess.run(command, stdout=sys.stderr, check=False)
+        if self.options.convert and ranks == 1 and not is_terminated:
+            _convert(report, out)
+
+
+def _convert(report: Report, out: str | None) -> None:
+    """Run what the report prints to measure the stores that the files could become."""
+    if report.converting is None:
+        say("storebench profile: nothing to convert: no image files were seen open")
+        return
+    folders = ["--out", f"{out}/run", "--stores", f"{out}/stores"] if out else []
+    command = [sys.executable, "-P", "-m", *shlex.split(report.converting), *folders]
+    with subprocess.Popen(command, stdout=sys.stderr):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt ends the run, which cleans up
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):

@@ -6,12 +6,19 @@ import sys
 from pathlib import Path
 
 
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+
+def command(*words: str) -> list[str]:
+    return [sys.executable, "-m", "storebench", "profile", *words]
+
+
 def run(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     return subprocess.run(
-        [sys.executable, *words], cwd=folder, env=env, capture_output=True, text=True, check=False
+        [sys.executable, *words], cwd=folder, env=environment(), capture_output=True, text=True, check=False
     )
 
 
 def profile(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    return run("-m", "storebench", "profile", *words, folder=folder)
+    return run(*command(*words)[1:], folder=folder)

@@ -1,11 +1,15 @@
 """``storebench profile SCRIPT`` runs the script as Python itself does, and adds a verdict."""
 
 import json
+import os
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
-from tests.support.profiled import profile, run
+from tests.support.profiled import command, environment, profile, run
 
 LOOP = """\
 import sys
@@ -132,6 +136,49 @@ def test_a_profile_is_reported_traced_and_planned_with(tmp_path: Path) -> None:
         refused = run("-m", "storebench", "plan", "out", *more, "--accelerator", "a100", folder=tmp_path)
         assert refused.returncode == 2
         assert f"{more[0]}: the plan of a profile stands alone" in refused.stderr
+
+
+READS = """\
+import time
+from pathlib import Path
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset
+
+class Images(Dataset):
+    paths = sorted(Path("images").iterdir())
+    def __len__(self):
+        return len(self.paths)
+    def __getitem__(self, index):
+        with self.paths[index].open("rb") as file:
+            time.sleep(0.02)
+            return Image.open(file).getpixel((0, 0))[0]
+
+for batch in DataLoader(Images(), batch_size=8):
+    pass
+"""
+
+
+@pytest.mark.slow
+def test_the_files_that_were_seen_are_converted(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(READS)
+    (tmp_path / "images").mkdir()
+    (tmp_path / "cv2").mkdir()  # no module
+    for number in range(64):
+        Image.new("RGB", (16, 16), (number, 0, 0)).save(tmp_path / f"images/{number}.jpg")
+    words = command("--convert", "--out", "out", "train.py")
+    with subprocess.Popen(
+        words, cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as running:
+        assert running.stderr is not None
+        lines = []
+        for line in running.stderr:
+            lines.append(line)
+            if line.startswith("converting lmdb"):
+                os.killpg(running.pid, signal.SIGINT)  # as Ctrl-C in a terminal
+    assert running.returncode == 0  # the script's own
+    assert "Traceback" not in "".join(lines)
+    assert f"--dataset {tmp_path / 'images'}: " in "".join(lines)
+    assert (tmp_path / "out/run/run.json").is_file()
 
 
 @pytest.mark.parametrize(
