@@ -8,7 +8,7 @@ from storebench.errors import NotComparableError
 from storebench.planner.model import Demand, Node, limits
 from storebench.report.labels import number, percent
 from storebench.report.tables import Table
-from storebench.units import number_of
+from storebench.units import number_of, rounded_bytes
 
 
 def plan_profile(
@@ -25,6 +25,8 @@ def plan_profile(
 
     Its waits for the device stay as they were; `bytes_per_s` is of storage that all nodes share.
     """
+    if not profile["total_s"]:
+        raise NotComparableError("this profile has too few steps", hint="Profile a longer loop.")
     if not profile["parts_s"] or not profile["batch_size"]:
         raise NotComparableError(
             "this profile did not see the inside of its loader", hint="Profile a DataLoader of torch."
@@ -57,6 +59,7 @@ def plan_profile(
             rows=tuple((limit, number(nodes * rate)) for limit, rate in found.items()),
             notes=(
                 f"{number_of(node.workers, 'worker')} per accelerator, {node.cores:g} cores per node",
+                f"storage as far as it was read: {rounded_bytes(demand.device_bytes)} per image came from devices",
                 "the error of plans from a profile was not measured",
             ),
         ),

@@ -60,7 +60,7 @@ class Bound(enum.StrEnum):
     MANY_WORKERS = "too many workers", "num_workers={}"
     STARTUP = "the start of epochs", "persistent_workers=True, or less work at the start of a worker"
     STALLS = "stalls", "the slowest samples, or a larger prefetch_factor"
-    UNKNOWN = "nothing yet: too few steps", "a longer loop"
+    UNKNOWN = "too few steps", "a longer loop"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,10 +146,10 @@ class Report:
         return "\n".join(map(plain, self._lines()))
 
     def _lines(self) -> Iterator[str]:
-        yield f"storebench profile: limited by {self.bound}; {self.wait_frac:.0%} of the time is waiting for data"
         if not self.total_s:
-            yield f"  try: {self.remedy}"
+            yield f"storebench profile: {self.bound}; try {self.remedy}"
             return
+        yield f"storebench profile: limited by {self.bound}; {self.wait_frac:.0%} of the time is waiting for data"
         yield f"  try: {self.remedy}; predicted without this limit: {self.gain:.2f} times as fast"
         yield _row(
             f"per step, of {self.steps:,}",

@@ -138,6 +138,16 @@ def test_a_profile_is_reported_traced_and_planned_with(tmp_path: Path) -> None:
         assert f"{more[0]}: the plan of a profile stands alone" in refused.stderr
 
 
+def test_of_too_few_steps_there_is_no_plan(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(LOOP + "Images.__len__ = lambda self: 4\ntrain()\n")
+    done = profile("--out", "out", "train.py", folder=tmp_path)
+    shown = run("-m", "storebench", "report", "out", folder=tmp_path)
+    assert shown.stdout == done.stderr == "storebench profile: too few steps; try a longer loop\n"
+    refused = run("-m", "storebench", "plan", "out", "--accelerator", "a100", folder=tmp_path)
+    assert refused.returncode == 3
+    assert refused.stderr == "storebench: this profile has too few steps. Profile a longer loop.\n"
+
+
 READS = """\
 import time
 from pathlib import Path
