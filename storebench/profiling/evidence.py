@@ -112,6 +112,7 @@ class Report:
     looks: int = 0  # at the line that makes a batch
     hot: tuple[HotLine, ...] = ()
     files: Files | None = None
+    disturbed: str = ""  # by other programs
     unseen: tuple[str, ...] = ()
 
     @property
@@ -166,7 +167,10 @@ class Report:
             yield _row(f"per batch, {workers}" if self.workers else "per batch", self.parts_s)
         if self.shares:
             yield _cells("making batches", {name: f"{share:.0%}" for name, share in self.shares.items()})
-        for line in self.hot[: _SHOWN_LINES if self.looks >= _LEAST_LOOKS else 0]:
+        if self.disturbed:
+            yield f"  {self.disturbed}: repeat this on an idle machine"
+        most = _SHOWN_LINES - bool(self.disturbed)
+        for line in self.hot[: most if self.looks >= _LEAST_LOOKS else 0]:
             yield f"  {line.share:.0%} in {Path(line.file).name}:{line.line}  {line.text[:70]}"
         if self.by_workers:
             known = "measured" if self.is_swept else "predicted"

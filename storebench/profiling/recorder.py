@@ -4,16 +4,22 @@ import collections
 import contextlib
 import copy
 import itertools
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+
+import psutil
 
 from storebench.profiling.files import Files, files_of
 from storebench.profiling.guard import Guard, guarded
 from storebench.profiling.making import Made, Maker, Schedule, clock
 from storebench.profiling.sampling import Place, Seen
+
+if TYPE_CHECKING:
+    from storebench.probes.counters import OtherWork
 
 MOST_STEPS = 50_000
 """The last so many steps are kept."""
@@ -107,6 +113,7 @@ class Recorder(Guard):
         self._cached: collections.deque[Any] = collections.deque(maxlen=_CACHED_BATCHES)
         self._replay: Iterator[Any] | None = None
         self._cuda = _CudaClock()
+        self._others: OtherWork | None = None
 
     @contextlib.contextmanager
     def beginning(self) -> Iterator[None]:
@@ -115,6 +122,7 @@ class Recorder(Guard):
             yield
             return
         self.ended()
+        self._others = self._others or self.attempt(_other_work)
         began_ns, self._depth = clock(), 1
         self._found_inside(True)
         try:
@@ -231,6 +239,12 @@ class Recorder(Guard):
             self._see(self.maker.stop())
             self.maker = None
 
+    @guarded
+    def disturbance(self) -> str:
+        """Return how much of the machine other programs took since the first epoch began; "" if little, or if they are ranks."""
+        is_shared = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > 1
+        return "" if self._others is None or is_shared else self._others.conditions().disturbed
+
     def _now(self) -> _Now:
         cpu_ns = time.process_time_ns()
         wait_cpu_ns = time.thread_time_ns() if self.workers else cpu_ns
@@ -247,6 +261,20 @@ class Recorder(Guard):
         self.places.update(seen.places)
         self.io_waits += seen.io_waits
         self.files = self.files.beside(seen.files) if self.files else files_of(seen.files)
+
+
+def _other_work() -> "OtherWork":
+    from storebench.probes.counters import OtherWork  # slow to import
+
+    return OtherWork(_children_cpu_s)
+
+
+def _children_cpu_s() -> float:
+    seconds = 0.0
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            seconds += sum(child.cpu_times()[:4])  # its own and of its children that have ended
+    return seconds
 
 
 def _count_tensors(batch: Any) -> int:

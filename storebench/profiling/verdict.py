@@ -140,6 +140,7 @@ def report_of(recorder: Recorder, rates: Mapping[int, float] | None = None) -> R
         looks=recorder.places.total(),
         hot=hot_lines(recorder.places),
         files=recorder.files,
+        disturbed=recorder.disturbance() or "",
         unseen=tuple(unseen_of(recorder, is_inside_seen=bool(made))),
     )
     costs, shares = _costs(recorder, even, report, made)
@@ -272,7 +273,9 @@ def _judged(
     else:
         left = 1.0 / recorder.tensors if recorder.tensors > _MANY_TENSORS else 0.0
         handed = costs.with_share(left, Bound.HANDOFF)
-    needed = _workers_needed(costs)
+    steps_s = _steps_by_workers(report, costs, rates)
+    needed = next(count for count in steps_s if min(steps_s.values()) >= _ENOUGH * steps_s[count])
+    more = gain(max(0.0, report.step_s - steps_s[needed]))
     gains = {part: gain_with(costs.with_share(0.0, part)) for part in (*_MAKING, Bound.PINNING)}
     gains[Bound.HANDOFF] = gain_with(handed) if costs.workers else 1.0
     # Workers that persist start once.
@@ -282,7 +285,9 @@ def _judged(
     spent = {**costs.wall, Bound.HANDOFF: costs.wall[Bound.HANDOFF] + costs.receiving_s + costs.rest_s}
     bound = max(gains, key=lambda part: (round(gains[part], 2), spent.get(part, 0.0)))
     best = gains[bound]
-    if best < LEAST_GAIN:
+    if rates and needed != costs.workers and more >= max(LEAST_GAIN, best):
+        bound, best = Bound.FEW_WORKERS if needed > costs.workers else Bound.MANY_WORKERS, more
+    elif best < LEAST_GAIN:
         alone_s = costs.with_share(0.0, Bound.COMPUTE).step_s
         bound, best = Bound.COMPUTE, gain(max(0.0, report.step_s - alone_s))
     elif is_opaque and bound in costs.wall:
@@ -295,38 +300,40 @@ def _judged(
     elif bound in (Bound.TRANSFORM, Bound.COLLATE, Bound.WAITING):
         # Workers that wait need no core each, so the wait is worth naming unless more workers hide all of it.
         least = _ENOUGH * best if bound is Bound.WAITING else LEAST_GAIN
-        more = gain_with(costs.with_workers(needed))
         if bound is Bound.WAITING:
             bound = _kind_of_wait(report)
         if bound is Bound.LOCK:  # one worker at a time still does what the lock is for
             best = gain_with(costs.with_share(1.0 / max(1, costs.workers), Bound.WAITING))
         elif needed > costs.workers and more >= least and bound is not Bound.STORAGE and report.parts_s:
             bound, best = Bound.FEW_WORKERS, more
-    steps_s = {}
-    if rates:
-        looping_s = report.cached_s or costs.wall[Bound.COMPUTE] + costs.receiving_s
-        for count, rate in rates.items():
-            steps_s[count] = max(looping_s, 1.0 / rate) if count else looping_s + 1.0 / rate
-    elif report.parts_s:
-        counts = sorted({1, report.cores, needed, costs.workers or 1})
-        steps_s = {count: costs.with_workers(count).step_s for count in counts}
+    shown = set(rates) or ({1, report.cores, needed, costs.workers} if report.parts_s else set())
     return dataclasses.replace(
         report,
         bound=bound,
         gain=best,
         workers_needed=None if is_opaque else needed,
         by_workers={
-            count: gain(report.step_s - max(step_s, report.least_step_s)) for count, step_s in steps_s.items()
+            count: gain(report.step_s - step_s) for count, step_s in steps_s.items() if count in shown
         },
         is_swept=bool(rates),
     )
 
 
-def _workers_needed(costs: _Costs) -> int:
-    """Return the fewest workers that reach the speed of as many as there are cores, or as there are now."""
-    most = max(costs.workers, len(os.sched_getaffinity(0)))
-    best_s = costs.with_workers(most).step_s
-    return next(count for count in range(1, most + 1) if best_s >= _ENOUGH * costs.with_workers(count).step_s)
+def _steps_by_workers(report: Report, costs: _Costs, rates: Mapping[int, float]) -> dict[int, float]:
+    """Return the seconds per step with other numbers of workers, measured or predicted."""
+    if rates:
+        looping_s = report.cached_s or costs.wall[Bound.COMPUTE] + costs.receiving_s
+        steps_s = {
+            count: max(looping_s, 1.0 / rate) if count else looping_s + 1.0 / rate
+            for count, rate in rates.items()
+        }
+        # Both sides of each comparison are of the sweep: the machine may have been busier before it.
+        scale = report.step_s / steps_s[costs.workers]
+        steps_s = {count: scale * step_s for count, step_s in steps_s.items()}
+    else:
+        counts = range(1, max(costs.workers, report.cores) + 1)
+        steps_s = {count: costs.with_workers(count).step_s for count in counts}
+    return {count: max(step_s, report.least_step_s) for count, step_s in steps_s.items()}
 
 
 def _kind_of_wait(report: Report) -> Bound:

@@ -4,11 +4,13 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
+from storebench.profiling.evidence import Bound
 from tests.support.profiled import command, environment, profile, run
 
 LOOP = """\
@@ -107,6 +109,9 @@ def test_a_folder_and_a_sweep_are_written_if_asked_for(tmp_path: Path) -> None:
     report = json.loads((tmp_path / "out/put/profile.json").read_text())
     assert report["is_swept"]
     assert {"0", "1", "2"} <= set(report["by_workers"])
+    assert report["by_workers"]["1"] == pytest.approx(1.0)
+    if report["bound"] == Bound.FEW_WORKERS:
+        assert report["gain"] == report["by_workers"][str(report["workers_needed"])]
     events = json.loads((tmp_path / "out/put/trace.json").read_text())["traceEvents"]
     spans = [event for event in events if event["ph"] == "X"]
     assert {event["name"] for event in spans} == {"wait", "loop", "dataset", "collate"}
@@ -146,6 +151,19 @@ def test_of_too_few_steps_there_is_no_plan(tmp_path: Path) -> None:
     refused = run("-m", "storebench", "plan", "out", "--accelerator", "a100", folder=tmp_path)
     assert refused.returncode == 3
     assert refused.stderr == "storebench: this profile has too few steps. Profile a longer loop.\n"
+
+
+def test_the_work_of_other_programs_is_seen(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(LOOP + "train()\ntrain()\n")
+    computing = (sys.executable, "-c", "while True: pass")
+    others = [subprocess.Popen(computing) for _ in os.sched_getaffinity(0)]
+    try:
+        done = profile("train.py", folder=tmp_path)
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+    assert "  other work took " in done.stderr
 
 
 READS = """\
