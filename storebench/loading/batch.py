@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from storebench.formats.base import Indices
+from storebench.formats.base import Indices, Reader
 from storebench.formats.reader import RequestTable
 from storebench.loading.augment import Augment
 from storebench.probes.batch_io import BatchIo
@@ -22,6 +22,13 @@ LOOP_WORKER = -1
 
 class Prepare(Protocol):
     """The work of a training script on a batch's pixels, in the producer. The script may keep what it returns."""
+
+    @property
+    def by_sample(self) -> bool:
+        """Whether it makes batches of the reader's samples itself, by `batch`."""
+
+    def batch(self, reader: Reader, indices: Indices, /) -> Any:
+        """Return what the script is given for samples."""
 
     @property
     def is_view(self) -> bool:

@@ -16,7 +16,15 @@ from storebench.formats.options import AUTO
 from storebench.formats.reader import Seed
 from storebench.formats.registry import get_format, traits_of
 from storebench.loading.augment import prepare_files
-from storebench.loading.batch import LOOP_WORKER, BatchRequest, LoadedBatch, LoadJob, ReaderReport, Spans
+from storebench.loading.batch import (
+    LOOP_WORKER,
+    BatchRequest,
+    LoadedBatch,
+    LoadJob,
+    Prepare,
+    ReaderReport,
+    Spans,
+)
 from storebench.loading.evidence import decoded_by
 from storebench.loading.order import epoch_order
 from storebench.manifest import Manifest
@@ -168,6 +176,8 @@ class Producer:
             return self._produce_ready(request)
         reader, indices, augment = self.reader, request.indices, self.job.augment
         start = time.perf_counter_ns()
+        if self.job.prepare is not None and self.job.prepare.by_sample:
+            return self._produce_by_sample(request, self.job.prepare)
         if self._files:
             return self._produce_files(request, start)
         windows = None
@@ -220,6 +230,21 @@ class Producer:
             ready_ns=ready,
         )
         return self._batch(out, labels, indices, spans, sum(map(len, payloads)))
+
+    def _produce_by_sample(self, request: BatchRequest, prepare: Prepare) -> LoadedBatch:
+        reader, start = self.reader, time.perf_counter_ns()
+        if request.plan is not None:
+            reader.plan(request.plan, seed_of(self.job, request.epoch))
+        pixels = prepare.batch(reader, request.indices)
+        ready = time.perf_counter_ns()
+        return LoadedBatch(
+            pixels=pixels,
+            labels=reader.labels[request.indices],
+            indices=request.indices,
+            spans=Spans(start_ns=start, fetch_ns=ready - start, decode_ns=0, prep_ns=0, ready_ns=ready),
+            payload_bytes=0,
+            worker=self.worker,
+        )
 
     def _batch(
         self, out: torch.Tensor, labels: Indices, indices: Indices, spans: Spans, payload_bytes: int

@@ -11,12 +11,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.utils.data as torch_data
+from PIL import Image
 
+from storebench.codecs import OriginalCodec, any_size, get_codec
+from storebench.errors import CorruptDataError
 from storebench.formats.base import Indices, Reader
 from storebench.formats.registry import get_format, parse_backend
 from storebench.manifest import Manifest
 
-Transform = Callable[[torch.Tensor], Any]
+Transform = Callable[[Any], Any]
 
 OPENED_BEFORE_A_FORK: list[object] = []
 """Readers and loaders of a parent process. They are kept, because destroying one here could affect files that the parent still uses."""
@@ -40,6 +43,9 @@ class StoreDataset(torch_data.Dataset[tuple[Any, int]]):
     transform
         Called with each image; what it returns takes the image's place. With worker processes that are
         spawned it must be picklable.
+    pil
+        Whether images are Pillow's, as the transforms of training scripts take them. Those of a store of original files
+        keep their own sizes; otherwise each is its middle square.
 
     Attributes
     ----------
@@ -49,7 +55,7 @@ class StoreDataset(torch_data.Dataset[tuple[Any, int]]):
         Description of the store: dataset, geometry, codec, class names.
     backend
         Format, codec, reader and options.
-    transform
+    transform, pil
         As given.
 
     Raises
@@ -74,10 +80,12 @@ class StoreDataset(torch_data.Dataset[tuple[Any, int]]):
         *,
         options: Mapping[str, str] | None = None,
         transform: Transform | None = None,
+        pil: bool = False,
     ) -> None:
         self.store = Path(store).absolute()  # a worker may run in another folder
         self.manifest = Manifest.read(self.store)
         self.transform = transform
+        self.pil = pil
         name = f"{self.manifest.format}+{self.manifest.codec}" + (f":{reader}" if reader else "")
         pairs = ",".join(f"{key}={value}" for key, value in (options or {}).items())
         self.backend = parse_backend(f"{name}?{pairs}")
@@ -99,7 +107,7 @@ class StoreDataset(torch_data.Dataset[tuple[Any, int]]):
         return self.manifest.count
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
-        """Return one sample: its pixels, uint8 [C, H, W] or what `transform` makes of them, and its label.
+        """Return one sample: its pixels, uint8 [C, H, W], an image of Pillow's, or what `transform` makes of them; and its label.
 
         Raises
         ------
@@ -112,14 +120,22 @@ class StoreDataset(torch_data.Dataset[tuple[Any, int]]):
 
     def __getitems__(self, indices: Sequence[int]) -> list[tuple[Any, int]]:
         """Return several samples in the order of `indices`, from one fetch; see `__getitem__`."""
-        wanted = self.checked(indices)
-        reader = self._open()
-        pixels = np.empty((len(wanted), *reader.image_shape), dtype=np.uint8)
-        reader.read_into(wanted, pixels)
-        images = torch.from_numpy(pixels).permute(0, 3, 1, 2).unbind()
-        transform = self.transform
-        prepared = images if transform is None else [transform(image) for image in images]
-        return list(zip(prepared, reader.labels[wanted].tolist(), strict=True))
+        return self.samples(self._open(), self.checked(indices))
+
+    def samples(self, reader: Reader, indices: Indices) -> list[tuple[Any, int]]:
+        """Return several samples by any reader of the store; see `__getitems__`."""
+        if self.pil and any_size(reader.payload_codec):
+            images: Sequence[Any] = _whole_images(reader, indices)
+        else:
+            pixels = np.empty((len(indices), *reader.image_shape), dtype=np.uint8)
+            reader.read_into(indices, pixels)
+            images = torch.from_numpy(pixels).permute(0, 3, 1, 2).unbind()
+            if self.pil:
+                squeezed = pixels[..., 0] if pixels.shape[3] == 1 else pixels
+                images = list(map(Image.fromarray, squeezed))
+        if self.transform is not None:
+            images = list(map(self.transform, images))
+        return list(zip(images, reader.labels[indices].tolist(), strict=True))
 
     def checked(self, indices: Sequence[int]) -> Indices:
         """Return indices as an array, int64 [n], or raise `IndexError` if no sample has one of them."""
@@ -160,3 +176,16 @@ class StoreDataset(torch_data.Dataset[tuple[Any, int]]):
             self._closing = process_util.Finalize(self, opened.close, exitpriority=0)
             self._reader, self._opened_by = opened, os.getpid()
         return self._reader
+
+
+def _whole_images(reader: Reader, indices: Indices) -> list[Image.Image]:
+    """Return image files decoded, each in its own size."""
+    decoder = get_codec(reader.payload_codec)
+    assert isinstance(decoder, OriginalCodec)
+    images = []
+    for index, payload in zip(indices, reader.fetch(indices), strict=True):
+        try:
+            images.append(decoder.decode(payload, reader.image_shape).picture)
+        except CorruptDataError as error:
+            raise CorruptDataError(f"sample {index}: {error.what}", where=reader.store) from error
+    return images

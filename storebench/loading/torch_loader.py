@@ -18,6 +18,7 @@ from torch.utils.data._utils import pin_memory as torch_pinning
 from torch.utils.data._utils import worker as torch_worker
 
 from storebench.errors import StorebenchError
+from storebench.formats.base import Indices, Reader
 from storebench.loading.batch import EpochPlan, LoadedBatch, LoadJob
 from storebench.loading.lanes import LaneLoader
 from storebench.loading.ring import RingLoader
@@ -36,18 +37,28 @@ class _Prepare:
 
     dataset: StoreDataset
     transform: Callable[[Any], Any] | None
+    collate: Callable[[list[Any]], Any] | None
     init: Callable[[int], None] | None
     workers: int
     seed: int
 
     @property
+    def by_sample(self) -> bool:
+        return self.dataset.pil or self.dataset.transform is not None or self.collate is not None
+
+    @property
     def is_view(self) -> bool:
-        return self.transform is None and self.dataset.transform is None
+        return self.transform is None and not self.by_sample
 
     def __call__(self, pixels: torch.Tensor, /) -> Any:
-        images: Any = pixels.permute(0, 3, 1, 2)
-        if self.dataset.transform is not None:
-            images = torch_data.default_collate([self.dataset.transform(image) for image in images])
+        images = pixels.permute(0, 3, 1, 2)
+        return images if self.transform is None else self.transform(images)
+
+    def batch(self, reader: Reader, indices: Indices, /) -> Any:
+        samples = self.dataset.samples(reader, indices)
+        if self.collate is not None:
+            return self.collate(samples)
+        images = torch_data.default_collate([image for image, _ in samples])
         return images if self.transform is None else self.transform(images)
 
     def enter(self, worker: int, /) -> None:
@@ -85,6 +96,9 @@ class Loader(torch_data.DataLoader[Any]):
     transform
         Called in the workers with each batch's images, uint8 [n, C, H, W]; its result takes their place.
         It must be picklable unless workers are forked, and its result in any case.
+    collate_fn
+        As for the DataLoader: called in the workers with each batch's samples, it returns what the loop is given. In place
+        of `transform`, for batches other than images and labels.
     pin_memory
         Whether batches are copied to page-locked memory, if there is an accelerator.
     multiprocessing_context
@@ -121,6 +135,7 @@ class Loader(torch_data.DataLoader[Any]):
         drop_last: bool = False,
         kind: Literal["ring", "threads"] = "ring",
         transform: Callable[[torch.Tensor], Any] | None = None,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
         pin_memory: bool = False,
         generator: torch.Generator | None = None,
         multiprocessing_context: BaseContext | str | None = None,
@@ -140,6 +155,8 @@ class Loader(torch_data.DataLoader[Any]):
             raise ValueError(
                 "worker_init_fn and multiprocessing_context are for worker processes: kind='ring'"
             )
+        if transform is not None and collate_fn is not None:
+            raise ValueError("transform and collate_fn exclude each other: call one in the other")
         if batch_size is None:
             raise ValueError("batch_size must be a positive integer, not None")
         super().__init__(
@@ -149,6 +166,7 @@ class Loader(torch_data.DataLoader[Any]):
             sampler,
             cast("Any", batch_sampler),
             num_workers=workers if num_workers is None else num_workers,
+            collate_fn=collate_fn,
             pin_memory=pin_memory,
             drop_last=drop_last,
             multiprocessing_context=multiprocessing_context,
@@ -158,10 +176,11 @@ class Loader(torch_data.DataLoader[Any]):
         )
         self.kind = kind
         self.transform = transform
+        self._collates = collate_fn is not None
         self._pins = pin_memory and torch.cuda.is_available()
         self._kept: _Opened | None = None
 
-    def __iter__(self) -> Iterator[list[Any]]:  # type: ignore[override]  # torch's iterator has more, which is private
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch's iterator has more, which is private
         batches = iter(cast("Iterable[Sequence[int]]", self.batch_sampler))
         if self._kept is not None and self._kept.process != os.getpid():
             OPENED_BEFORE_A_FORK.append(self._kept)
@@ -172,7 +191,7 @@ class Loader(torch_data.DataLoader[Any]):
             seed = int(torch.empty((), dtype=torch.int64).random_(generator=self.generator).item())
         return self._serve(batches, seed)
 
-    def _serve(self, batches: Iterator[Sequence[int]], seed: int) -> Iterator[list[Any]]:
+    def _serve(self, batches: Iterator[Sequence[int]], seed: int) -> Iterator[Any]:
         dataset, keeps = cast("StoreDataset", self.dataset), self.persistent_workers or not self.num_workers
         count = _PLANNED * max(1, self.num_workers)
         opened = self._kept
@@ -193,6 +212,7 @@ class Loader(torch_data.DataLoader[Any]):
         prepare = _Prepare(
             dataset=dataset,
             transform=self.transform,
+            collate=self.collate_fn if self._collates else None,
             init=self.worker_init_fn,
             workers=self.num_workers,
             seed=seed,
@@ -203,8 +223,8 @@ class Loader(torch_data.DataLoader[Any]):
             loader.context = self.multiprocessing_context or multiprocessing.get_context()
         return loader
 
-    def _given(self, batch: LoadedBatch) -> list[Any]:
-        given = [batch.pixels, torch.from_numpy(batch.labels)]
+    def _given(self, batch: LoadedBatch) -> Any:
+        given = batch.pixels if self._collates else [batch.pixels, torch.from_numpy(batch.labels)]
         return torch_pinning.pin_memory(given) if self._pins else given  # type: ignore[no-untyped-call]
 
 

@@ -14,14 +14,17 @@ import numpy as np
 import pytest
 import torch
 
+from storebench.datasets import DatasetSpec, open_dataset
 from storebench.formats import registry
 from storebench.formats.registry import FormatEntry, get_format, parse_backend, store_name_of
 from storebench.loading.augment import Augment
 from storebench.loading.batch import EpochPlan, LoadJob
 from storebench.loading.loader import get_loader
 from storebench.loading.order import epoch_order, split_batches
+from storebench.stores.convert import convert
 from storebench.testing.stores import COUNT, SmallStore, build_small_store
 from tests.support.loading_tools import MakeJob, MakePlan
+from tests.support.photo_folders import write_photos
 
 
 @pytest.fixture(scope="session")
@@ -38,6 +41,14 @@ def store_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], SmallS
         return built[name]
 
     return store_of
+
+
+@pytest.fixture(scope="session")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Store photographs of several kinds and sizes as they are."""
+    folder = tmp_path_factory.mktemp("photos")
+    spec = DatasetSpec(name=f"folder:{write_photos(folder / 'files')}")
+    return convert(open_dataset(spec), spec, parse_backend("lmdb+original"), folder).path
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """A store as a dataset of torch: samples, batches, worker processes, and what is refused."""
 
+import io
 import os
 import pickle
 import subprocess
@@ -12,9 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image as PilImage
 from torch.utils.data import DataLoader, get_worker_info
 
 from storebench.errors import CorruptStoreError, IntegrityError, UnknownNameError, UsageError
+from storebench.formats import open_reader
 from storebench.formats.base import Batch as Pixels
 from storebench.formats.base import Indices
 from storebench.formats.registry import get_format
@@ -205,6 +208,21 @@ def test_a_transform_is_given_each_image(small: SmallStore) -> None:
     with StoreDataset(small.path, transform=Half()) as dataset:
         images, _ = loaded(DataLoader(dataset, batch_size=32))
     np.testing.assert_array_equal(images, small.pixels / 2)
+
+
+def test_original_images_keep_their_sizes(photos: Path) -> None:
+    with StoreDataset(photos, pil=True) as dataset:
+        images = [dataset[index][0] for index in range(len(dataset))]
+    with open_reader(photos) as reader:
+        files = reader.fetch(np.arange(len(images)))
+    originals = [PilImage.open(io.BytesIO(file)).convert("RGB") for file in files]
+    assert len({image.size for image in images}) > 1
+    assert [image.tobytes() for image in images] == [image.tobytes() for image in originals]
+
+
+def test_images_of_one_size_are_pillows_too(small: SmallStore) -> None:
+    with StoreDataset(small.path, pil=True) as dataset:
+        np.testing.assert_array_equal(np.asarray(dataset[5][0]), small.pixels[5])
 
 
 def test_a_relative_path_holds_in_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,12 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
     DistributedSampler,
     SequentialSampler,
     WeightedRandomSampler,
+    default_collate,
     get_worker_info,
 )
 
@@ -180,6 +182,26 @@ def test_a_transform_is_given_each_batch(
         assert torch.equal(labels, right)
         assert torch.equal(ours["images"], images.float() / 255)
         assert torch.equal(ours["few"][0], images[:, :, ::2, 1:])
+
+
+def small_and_size(image: Image.Image) -> tuple[torch.Tensor, tuple[int, int]]:
+    return torch.from_numpy(np.array(image.resize((20, 30)))), image.size
+
+
+def by_name(samples: list[Any]) -> dict[str, Any]:
+    (images, sizes), labels = default_collate(samples)
+    return {"images": images.float(), "sizes": sizes, "labels": labels}
+
+
+@pytest.mark.parametrize("collate", [None, by_name])
+@pytest.mark.parametrize(("kind", "workers"), MAKERS)
+def test_images_of_their_own_sizes_are_transformed_and_collated(
+    collate: Any, kind: Any, workers: int, photos: Path
+) -> None:
+    settings: Any = {"batch_size": 5, "collate_fn": collate}
+    with StoreDataset(photos, pil=True, transform=small_and_size) as dataset:
+        ours = list(Loader(dataset, workers=workers, kind=kind, **settings))
+        assert str(ours) == str(list(DataLoader(dataset, **settings)))
 
 
 def regions() -> list[range]:
@@ -363,6 +385,7 @@ def slow(images: torch.Tensor) -> torch.Tensor:
         (ValueError, {"persistent_workers": True}),
         (ValueError, {"kind": "threads", "workers": 1, "worker_init_fn": print}),
         (ValueError, {"kind": "threads", "workers": 1, "multiprocessing_context": "spawn"}),
+        (ValueError, {"transform": print, "collate_fn": print}),
         (TypeError, {"workers": True}),
         (TypeError, {"dataset": [1, 2]}),
     ],
