@@ -52,15 +52,22 @@ class Bound(enum.StrEnum):
     )
     LOCK = "a lock", "one file or object per worker"
     COLLATE = "collate", "less work per batch: tensors of one shape, made in the dataset"
-    HANDOFF = "the handoff", "fewer tensors per batch, or a loader that shares memory: storebench.Loader"
+    HANDOFF = (
+        "the handoff",
+        "fewer tensors per batch; for a store of raw pixels, storebench.Loader(dataset, {0.batch_size}, workers={0.workers})",
+    )
     SMALL_BATCHES = "small batches", "larger batches"
     PINNING = "pinning", "fewer bytes per batch: uint8 images, converted on the device"
     LOADER = "the loader", "its inside was not seen"
-    FEW_WORKERS = "too few workers", "num_workers={}"
-    MANY_WORKERS = "too many workers", "num_workers={}"
+    FEW_WORKERS = "too few workers", "num_workers={0.workers_needed}"
+    MANY_WORKERS = "too many workers", "num_workers={0.workers_needed}"
     STARTUP = "the start of epochs", "persistent_workers=True, or less work at the start of a worker"
     STALLS = "stalls", "the slowest samples, or a larger prefetch_factor"
     UNKNOWN = "too few steps", "a longer loop"
+
+
+_DECODING = (Bound.TRANSFORM, Bound.STORAGE, Bound.WAITING, Bound.FEW_WORKERS, Bound.LOADER)
+"""Limits that a store of smaller or decoded images may take away."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +141,7 @@ class Report:
     @property
     def remedy(self) -> str:
         """What to try."""
-        return self.bound.remedy.format(self.workers_needed)
+        return self.bound.remedy.format(self)
 
     @property
     def converting(self) -> str | None:
@@ -182,7 +189,7 @@ class Report:
             cached = "unknown" if frac is None else f"{frac:.0%}"
             device = rounded_bytes(self.device_bytes or 0.0)
             yield f"  {self.files.folder}: {cached} in memory when first seen; from devices {device} per batch"
-        if self.converting:
+        if self.converting and self.bound in _DECODING:
             yield f"  what converting these files brings: {self.converting}"
         if self.unseen:
             yield f"  not seen: {'; '.join(self.unseen)}"
