@@ -56,6 +56,8 @@ class _CudaClock(Guard):
 
     @guarded
     def mark(self, step: Step, *, begins: bool) -> None:
+        if not begins and not self._events:
+            return
         torch = sys.modules.get("torch")
         if torch is None or not torch.cuda.is_initialized():
             return
