@@ -168,7 +168,8 @@ class Recorder(Guard):
         self._depth += 1
         if self._depth > 1:
             return
-        self._schedule = self._schedule or Schedule()
+        if self.workers and self._schedule is None:
+            self._schedule = Schedule()
         now = self._now()
         if self._open is not None:
             self._open.loop_ns = now.ns - self._given.ns
@@ -249,8 +250,11 @@ class Recorder(Guard):
 
     def _now(self) -> _Now:
         cpu_ns = time.process_time_ns()
-        wait_cpu_ns = time.thread_time_ns() if self.workers else cpu_ns
-        return _Now(clock(), cpu_ns, wait_cpu_ns, self._schedule.delayed_ns() if self._schedule else 0)
+        if (
+            self._schedule is None
+        ):  # without workers, what makes the batches notes its own time without a core
+            return _Now(clock(), cpu_ns, cpu_ns, 0)
+        return _Now(clock(), cpu_ns, time.thread_time_ns(), self._schedule.delayed_ns())
 
     def _found_inside(self, is_making: bool) -> None:
         """Let torch's loaders that are used while this one makes a batch report here."""
