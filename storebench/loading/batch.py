@@ -25,10 +25,10 @@ class Prepare(Protocol):
 
     @property
     def by_sample(self) -> bool:
-        """Whether it makes batches of the reader's samples itself, by `batch`."""
+        """Whether batches are made of single samples, by `batch`, and not of the pixels of a batch."""
 
     def batch(self, reader: Reader, indices: Indices, /) -> Any:
-        """Return what the script is given for samples."""
+        """Return what the script is given for the samples of a batch."""
 
     @property
     def is_view(self) -> bool:

@@ -44,8 +44,8 @@ class StoreDataset(torch_data.Dataset[tuple[Any, int]]):
         Called with each image; what it returns takes the image's place. With worker processes that are
         spawned it must be picklable.
     pil
-        Whether images are Pillow's, as the transforms of training scripts take them. Those of a store of original files
-        keep their own sizes; otherwise each is its middle square.
+        Whether each image is a Pillow image, as torchvision's transforms take it. A store of original files then gives
+        images in their own sizes, instead of their middle squares.
 
     Attributes
     ----------
@@ -107,7 +107,7 @@ class StoreDataset(torch_data.Dataset[tuple[Any, int]]):
         return self.manifest.count
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
-        """Return one sample: its pixels, uint8 [C, H, W], an image of Pillow's, or what `transform` makes of them; and its label.
+        """Return one sample: its image, uint8 [C, H, W] or Pillow's or what `transform` makes of it, and its label.
 
         Raises
         ------

@@ -250,9 +250,7 @@ class Recorder(Guard):
 
     def _now(self) -> _Now:
         cpu_ns = time.process_time_ns()
-        if (
-            self._schedule is None
-        ):  # without workers, what makes the batches notes its own time without a core
+        if self._schedule is None:  # without workers; then the maker notes this time
             return _Now(clock(), cpu_ns, cpu_ns, 0)
         return _Now(clock(), cpu_ns, time.thread_time_ns(), self._schedule.delayed_ns())
 
@@ -278,7 +276,7 @@ def _other_work() -> "OtherWork":
 def _children_cpu_s() -> float:
     seconds = 0.0
     for child in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):
+        with contextlib.suppress(psutil.Error):  # it has ended
             seconds += sum(child.cpu_times()[:4])  # its own and of its children that have ended
     return seconds
 

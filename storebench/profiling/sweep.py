@@ -13,13 +13,15 @@ _SECONDS = 2.0
 
 
 def sweep(loader: "DataLoader[Any]") -> dict[int, float]:
-    """Return batches per second by the number of workers, each from a few seconds without a loop; none of too few batches."""
+    """Return batches per second by the number of workers, each from a few seconds without a loop; none if batches are too few."""
     cores = len(os.sched_getaffinity(0))
     counts = {0, cores, 2 * cores, loader.num_workers} | {1 << power for power in range(cores.bit_length())}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "This DataLoader will create")
         rates = {count: _rate(_with_workers(loader, count)) for count in sorted(counts)}
-    return {count: rate for count, rate in rates.items() if rate} if rates[loader.num_workers] else {}
+    if not rates[loader.num_workers]:
+        return {}
+    return {count: rate for count, rate in rates.items() if rate}
 
 
 def _with_workers(loader: "DataLoader[Any]", count: int) -> "DataLoader[Any]":
