@@ -1,7 +1,7 @@
 """The messages between a producer and the training loop: requests, and batches with the spans measured for them."""
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,6 +20,10 @@ LOOP_WORKER = -1
 """The worker number of batches that the loop's own process made."""
 
 
+Allocate = Callable[[tuple[int, ...]], torch.Tensor]
+"""Give a uint8 tensor of a shape, in memory that the loader chose (fresh, shared, pinned or reused)."""
+
+
 class Prepare(Protocol):
     """The work of a training script on a batch's pixels, in the producer. The script may keep what it returns."""
 
@@ -27,8 +31,8 @@ class Prepare(Protocol):
     def by_sample(self) -> bool:
         """Whether batches are made of single samples, by `batch`, and not of the pixels of a batch."""
 
-    def batch(self, reader: Reader, indices: Indices, /) -> Any:
-        """Return what the script is given for the samples of a batch."""
+    def batch(self, reader: Reader, indices: Indices, allocate: Allocate, /) -> Any:
+        """Return what the script is given for the samples of a batch, whose pixels are decoded into memory from `allocate`."""
 
     @property
     def is_view(self) -> bool:

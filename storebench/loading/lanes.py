@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Protocol
 
 import torch
 
-from storebench.loading.batch import BatchRequest, EpochPlan, LoadedBatch, LoadJob, ReaderReport
+from storebench.loading.batch import Allocate, BatchRequest, EpochPlan, LoadedBatch, LoadJob, ReaderReport
 from storebench.loading.loader import Loader, batch_memory, requests_of
-from storebench.loading.producer import Allocate, Producer, lasting_memory
+from storebench.loading.producer import Producer, lasting_memory
 from storebench.system.interrupts import Held
 
 SLOTS = 3

@@ -21,9 +21,17 @@ import torch
 import torch.utils.data as torch_data
 
 from storebench.errors import CellFailedError, StorebenchError, UnknownNameError
-from storebench.loading.batch import LOOP_WORKER, BatchRequest, EpochPlan, LoadedBatch, LoadJob, ReaderReport
+from storebench.loading.batch import (
+    LOOP_WORKER,
+    Allocate,
+    BatchRequest,
+    EpochPlan,
+    LoadedBatch,
+    LoadJob,
+    ReaderReport,
+)
 from storebench.loading.held import HeldMemory
-from storebench.loading.producer import Allocate, Producer, lasting_memory
+from storebench.loading.producer import Producer, lasting_memory
 from storebench.manifest import Manifest
 from storebench.results import DataStoreFacts
 from storebench.settings.words import LoaderKind

@@ -18,6 +18,7 @@ from storebench.formats.registry import get_format, traits_of
 from storebench.loading.augment import prepare_files
 from storebench.loading.batch import (
     LOOP_WORKER,
+    Allocate,
     BatchRequest,
     LoadedBatch,
     LoadJob,
@@ -54,9 +55,6 @@ class ProcessSettings(dict[str, Any]):
                     hint="A reader may set these in processes and threads of its own only.",
                 )
 
-
-Allocate = Callable[[tuple[int, ...]], torch.Tensor]
-"""Give a uint8 tensor of a shape, in memory that the loader chose (fresh, shared, pinned or reused)."""
 
 READY_BATCHES = 8
 """Ready batches of one producer, if they fit into `READY_BYTES`."""
@@ -235,7 +233,7 @@ class Producer:
         reader, start = self.reader, time.perf_counter_ns()
         if request.plan is not None:
             reader.plan(request.plan, seed_of(self.job, request.epoch))
-        pixels = prepare.batch(reader, request.indices)
+        pixels = prepare.batch(reader, request.indices, self._allocate)
         ready = time.perf_counter_ns()
         return LoadedBatch(
             pixels=pixels,

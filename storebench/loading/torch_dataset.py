@@ -17,12 +17,17 @@ from storebench.codecs import OriginalCodec, any_size, get_codec
 from storebench.errors import CorruptDataError
 from storebench.formats.base import Indices, Reader
 from storebench.formats.registry import get_format, parse_backend
+from storebench.loading.batch import Allocate
 from storebench.manifest import Manifest
 
 Transform = Callable[[Any], Any]
 
 OPENED_BEFORE_A_FORK: list[object] = []
 """Readers and loaders of a parent process. They are kept, because destroying one here could affect files that the parent still uses."""
+
+
+def _new(shape: tuple[int, ...]) -> torch.Tensor:
+    return torch.from_numpy(np.empty(shape, np.uint8))
 
 
 class StoreDataset(torch_data.Dataset[tuple[Any, int]]):
@@ -122,14 +127,15 @@ class StoreDataset(torch_data.Dataset[tuple[Any, int]]):
         """Return several samples in the order of `indices`, from one fetch; see `__getitem__`."""
         return self.samples(self._open(), self.checked(indices))
 
-    def samples(self, reader: Reader, indices: Indices) -> list[tuple[Any, int]]:
-        """Return several samples by any reader of the store; see `__getitems__`."""
+    def samples(self, reader: Reader, indices: Indices, allocate: Allocate = _new) -> list[tuple[Any, int]]:
+        """Return several samples by any reader of the store, in memory from anywhere; see `__getitems__`."""
         if self.pil and any_size(reader.payload_codec):
             images: Sequence[Any] = _whole_images(reader, indices)
         else:
-            pixels = np.empty((len(indices), *reader.image_shape), dtype=np.uint8)
+            batch = allocate((len(indices), *reader.image_shape))
+            pixels = batch.numpy()
             reader.read_into(indices, pixels)
-            images = torch.from_numpy(pixels).permute(0, 3, 1, 2).unbind()
+            images = batch.permute(0, 3, 1, 2).unbind()
             if self.pil:
                 squeezed = pixels[..., 0] if pixels.shape[3] == 1 else pixels
                 images = list(map(Image.fromarray, squeezed))

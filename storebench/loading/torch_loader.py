@@ -19,7 +19,7 @@ from torch.utils.data._utils import worker as torch_worker
 
 from storebench.errors import StorebenchError
 from storebench.formats.base import Indices, Reader
-from storebench.loading.batch import EpochPlan, LoadedBatch, LoadJob
+from storebench.loading.batch import Allocate, EpochPlan, LoadedBatch, LoadJob
 from storebench.loading.lanes import LaneLoader
 from storebench.loading.ring import RingLoader
 from storebench.loading.threads import ThreadLoader
@@ -54,8 +54,8 @@ class _Prepare:
         images = pixels.permute(0, 3, 1, 2)
         return images if self.transform is None else self.transform(images)
 
-    def batch(self, reader: Reader, indices: Indices, /) -> Any:
-        samples = self.dataset.samples(reader, indices)
+    def batch(self, reader: Reader, indices: Indices, allocate: Allocate, /) -> Any:
+        samples = self.dataset.samples(reader, indices, allocate)
         if self.collate is not None:
             return self.collate(samples)
         images = torch_data.default_collate([image for image, _ in samples])
