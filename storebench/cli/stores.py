@@ -202,9 +202,8 @@ def _from_store(
     from storebench.codecs import any_size
     from storebench.formats.registry import store_name_of
     from storebench.stores.convert import convert_to
-    from storebench.stores.find import StoreSamples, restore_store
+    from storebench.stores.find import StoreSamples
 
-    restore_store(source, options.say)
     samples = StoreSamples(source)
     folder = source.resolve().parent
     same, codec = folder if out is None else out / folder.name, samples.manifest.codec
@@ -285,7 +284,7 @@ def verify(
     with exit_codes():
         from storebench.stores.verify import verify_store
 
-        verified = verify_store(store, reader, progress=progress, say=say)
+        verified = verify_store(store, reader, progress=progress)
         if as_json:
             facts = {
                 "path": str(verified.store),

@@ -31,9 +31,10 @@ from storebench.formats.common import save_array
 from storebench.manifest import DIGESTS_NAME, MANIFEST_NAME, Manifest, StoreSpec
 from storebench.progress import Advance, Progress, Say, mute, silent
 from storebench.stores.encode import Encoder, encode
-from storebench.stores.find import Store, StoreSamples, measure_sizes, open_store, store_path, when_made
-from storebench.stores.staging import new_folder, staged, tidy
+from storebench.stores.find import Store, StoreSamples, measure_sizes, open_store, store_path
+from storebench.stores.staging import new_folder, staged
 from storebench.stores.verify import verify_samples
+from storebench.system.scratch import sweep
 
 FORCE = "Replace it with 'storebench convert --force'."
 
@@ -100,12 +101,12 @@ def convert_to(
     with contextlib.suppress(CorruptStoreError, SchemaVersionError, OutputError):
         existing = _existing(target, dataset, replace(options, say=mute))
     if existing is not None:
-        tidy(target.parent, when_made, options.say)
+        sweep(target.parent)
         return existing
     try:
         for known in source.known_unreadable.values():
             raise known  # before anything is built
-        with staged(target, when_made, options.say):
+        with staged(target, options.say):
             return _existing(target, dataset, options) or _build(dataset, backend, target, options)
     except OSError as error:
         raise from_os_error(error, target) from error

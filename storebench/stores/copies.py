@@ -6,7 +6,6 @@ from pathlib import Path
 from storebench.errors import from_os_error
 from storebench.manifest import MANIFEST_NAME
 from storebench.progress import Say
-from storebench.stores.find import when_made
 from storebench.stores.staging import new_folder, staged
 
 
@@ -14,7 +13,7 @@ def ensure_copy(store: Path, folder: Path, say: Say) -> Path:
     """Return the copy of `store` below `folder`, made now unless there is one of the current store."""
     target = folder / store.parent.name / store.name
     try:
-        with staged(target, when_made, say):
+        with staged(target, say):
             if not is_copy(target, store):
                 say(f"copying {store.name} to {folder}")
                 with new_folder(target, MANIFEST_NAME) as new:

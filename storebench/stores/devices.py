@@ -8,7 +8,8 @@ from storebench.manifest import MANIFEST_NAME
 from storebench.probes.loop_mount import BLOCK_BYTES, fill_image, make_image
 from storebench.progress import Say, mute
 from storebench.stores.copies import is_copy
-from storebench.stores.staging import new_folder, staged, tidy
+from storebench.stores.staging import new_folder, staged
+from storebench.system.scratch import sweep
 
 DEVICES_DIR = ".devices"
 IMAGE_NAME = "store.img"
@@ -28,31 +29,17 @@ class StoreImage:
 def ensure_image(store: Path, say: Say = mute) -> StoreImage:
     """Return the image of `store`, copied now unless there is one of the current store."""
     target = store.parent / DEVICES_DIR / store.name
-    if _is_of(target, store):
-        tidy(target.parent, _when_made, say)
+    if is_copy(target, store):
+        sweep(target.parent)
     else:
         try:
-            with staged(target, _when_made, say):
-                if not _is_of(target, store):  # another process may have copied it in the meantime
+            with staged(target, say):
+                if not is_copy(target, store):  # another process may have copied it in the meantime
                     say(f"copying {store.name} into an image for its own device")
                     _copy(store, target)
         except OSError as error:
             raise from_os_error(error, target) from error
     return StoreImage(image=target / IMAGE_NAME, point=target / POINT_NAME)
-
-
-def _is_of(target: Path, store: Path) -> bool:
-    return is_copy(target, store) and _when_made(target) is not None
-
-
-def _when_made(target: Path) -> tuple[str, int] | None:
-    """Return the creation time of an image as a sortable value; None if it is not complete."""
-    if not (target / IMAGE_NAME).is_file() or not (target / POINT_NAME).is_dir():
-        return None
-    try:
-        return "", (target / MANIFEST_NAME).stat().st_mtime_ns  # the manifest is written last
-    except OSError:
-        return None
 
 
 def _copy(store: Path, target: Path) -> None:

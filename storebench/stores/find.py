@@ -1,6 +1,5 @@
 """A store on disk: its path, its parts, whether it is complete, and its samples as a dataset."""
 
-import contextlib
 import dataclasses
 import functools
 import os
@@ -16,15 +15,13 @@ from storebench.datasets.base import Dataset, DatasetSpec, Image
 from storebench.datasets.images import checked
 from storebench.datasets.sources import check_index, fingerprint
 from storebench.digests import DIGEST_BYTES, DigestTable, set_digest
-from storebench.errors import CorruptStoreError, SchemaVersionError, UsageError
+from storebench.errors import CorruptStoreError
 from storebench.fileio.file_tree import names_of
 from storebench.fileio.reading import kind_of
 from storebench.formats import Backend, Format, Reader, get_format
 from storebench.formats.common import load_array
 from storebench.formats.registry import store_name_of
-from storebench.manifest import CONVERT_AGAIN, DIGESTS_NAME, MANIFEST_NAME, Manifest
-from storebench.progress import Say, mute
-from storebench.stores.staging import restore
+from storebench.manifest import CONVERT_AGAIN, DIGESTS_NAME, Manifest
 
 _damaged = functools.partial(CorruptStoreError, hint=CONVERT_AGAIN)
 
@@ -50,26 +47,6 @@ def open_store(path: Path) -> Store:
     read_digest_table(path, manifest)
     check_sizes(path, manifest)
     return Store(path=path, manifest=manifest)
-
-
-def when_made(path: Path) -> tuple[str, int] | None:
-    """Return the creation time of the store at `path` as a sortable value; None if there is no complete store."""
-    created = ""
-    try:
-        with contextlib.suppress(SchemaVersionError):
-            manifest = Manifest.read(path)
-            read_digest_table(path, manifest)
-            with contextlib.suppress(UsageError):
-                check_sizes(path, manifest)
-            created = str(manifest.created_utc)
-        return created, (path / MANIFEST_NAME).stat().st_mtime_ns
-    except (CorruptStoreError, OSError):
-        return None
-
-
-def restore_store(path: Path, say: Say = mute) -> None:
-    """Rename the store at `path` back if a process was killed while it replaced the store."""
-    restore(path, when_made, say)
 
 
 def read_digest_table(path: Path, manifest: Manifest) -> DigestTable:

@@ -20,8 +20,8 @@ from storebench.formats import Backend, Reader, get_format, parse_backend
 from storebench.formats.base import Batch, Indices
 from storebench.formats.registry import traits_of
 from storebench.manifest import CONVERT_AGAIN, Manifest
-from storebench.progress import Advance, Progress, Say, mute, silent
-from storebench.stores.find import check_sizes, read_digest_table, restore_store
+from storebench.progress import Advance, Progress, silent
+from storebench.stores.find import check_sizes, read_digest_table
 
 BATCH_BYTES = 16 << 20  # decoded bytes to read and compare at a time
 BATCH_SAMPLES = 1024
@@ -40,11 +40,8 @@ class Verification:
     seconds: float  # duration in seconds
 
 
-def verify_store(
-    store: Path, reader: str | None = None, *, progress: Progress = silent, say: Say = mute
-) -> Verification:
+def verify_store(store: Path, reader: str | None = None, *, progress: Progress = silent) -> Verification:
     """Read every sample back, decode it and compare its digest with the one from writing."""
-    restore_store(store, say)
     manifest = Manifest.read(store)
     _backend(manifest, reader)  # a wrong reader or option is refused before any sample is read
     table = read_digest_table(store, manifest)

@@ -10,7 +10,6 @@ from typing import ClassVar
 from storebench.manifest import MANIFEST_NAME
 from tests.faults.engine import KINDS, Ending
 from tests.faults.invariants import (
-    KILLED,
     complete_run_problems,
     failures_name_a_file,
     file_problems,
@@ -108,12 +107,7 @@ class Force(Convert):
         return [*super().command(work), "--json"]
 
     def after_fault(self, work: Path, ending: Ending) -> list[str]:
-        store = self.store(work)
-        if ending.code == KILLED and not store.exists():
-            # Between two renames there is no store of this name; the next command must put one back.
-            whole = [path for path in store.parent.glob(".*.tmp-*") if not store_problems(path)]
-            return [] if whole else [f"{store.name} is not there, nor a whole copy of it"]
-        return store_problems(store)
+        return store_problems(self.store(work))
 
     def after_again(self, work: Path, ending: Ending) -> list[str]:
         built = [entry["built"] for entry in json.loads(ending.stdout)]

@@ -132,7 +132,7 @@ def test_an_interrupted_conversion_leaves_nothing(number: signal.Signals, tmp_pa
     words = ("convert", "png", "-d", "mnist", "--synthetic", "--size", "60000", "--processes", "2")
     process = start(tmp_path, *words)
     with ended([process]):
-        while not list(tmp_path.glob("stores/*/.*.tmp-*/*")):
+        while not list(tmp_path.glob("stores/*/.storebench-unfinished-*/*/*")):
             assert process.poll() is None
             time.sleep(0.01)
         os.killpg(process.pid, number)  # as a terminal does that is closed: to the encoders as well
@@ -145,7 +145,7 @@ def test_an_interrupted_conversion_leaves_nothing(number: signal.Signals, tmp_pa
 def test_several_signals_at_once_are_one_interrupt(tmp_path: Path) -> None:
     process = start(tmp_path, "convert", "png", "-d", "mnist", "--synthetic", "--size", "60000")
     with ended([process]):
-        while not list(tmp_path.glob("stores/*/.*.tmp-*")):
+        while not list(tmp_path.glob("stores/*/.storebench-unfinished-*")):
             assert process.poll() is None
             time.sleep(0.01)
         for number in (*SIGNALS, *SIGNALS):

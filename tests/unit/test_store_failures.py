@@ -35,7 +35,7 @@ def refused(done: CompletedText, exit_code: int, *words: str) -> None:
     assert len(lines) == 1, done.stderr
     assert lines[0].startswith("storebench: ")
     assert not [word for word in words if word not in lines[0]], lines[0]
-    assert ".tmp-" not in lines[0]
+    assert "unfinished" not in lines[0]
 
 
 def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
@@ -57,7 +57,7 @@ def wait_until(true: Callable[[], object], timeout_s: float = 180) -> None:
 
 
 def in_the_making(folder: Path) -> list[Path]:
-    return [path for path in folder.rglob(".*.tmp-*") if path.is_dir()]
+    return [path for path in folder.rglob(".storebench-unfinished-*") if path.is_dir()]
 
 
 def is_writing(folder: Path) -> bool:
@@ -177,7 +177,6 @@ def test_kill_9_leaves_no_store_and_the_next_convert_cleans_up(cli: Cli, tmp_pat
         "convert", "hdf5", *MNIST, "--size", str(LONG_SIZE)
     )  # another format of the dataset cleans up, too
     assert done.returncode == 0, done.stderr
-    assert "removed" in done.stderr
     assert [path.name for path in folder.iterdir()] == ["hdf5+raw"]
 
 

@@ -243,7 +243,7 @@ def test_stopped_encoders_of_a_killed_conversion_are_gone(here: Bench, tmp_path:
         here.command(*words, "--out", tmp_path / "stores"), env=dict(here.env), stderr=subprocess.DEVNULL
     ) as process:
         encoders = wait_for(lambda: encoders_of(process.pid))
-        wait_for(lambda: list(tmp_path.glob("stores/*/.*.tmp-*/*")))
+        wait_for(lambda: list(tmp_path.glob("stores/*/.storebench-unfinished-*/*")))
         with killed([*encoders, psutil.Process(process.pid)]):
             wait_for(lambda: all(score(encoder.pid) > score(process.pid) for encoder in encoders))
             family = psutil.Process(process.pid).children()  # the one that tidies up after the others, too
