@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from storebench.datasets.sources import Refusal, check_index, fingerprint
+from storebench.datasets.sources import check_index, fingerprint
 from storebench.plain_text import name_of_text, printable
 from storebench.settings.words import Split
 
@@ -142,7 +142,6 @@ class Dataset(ABC):
     original_info: DatasetInfo | None = None
     """The geometry and identity of the image files as they are; None if the samples are no image files."""
 
-    known_unreadable: Mapping[int, Refusal] = {}
     in_memory: bool = False  # whether all images are in memory
     thread_safe: bool = False  # whether several threads may call `original` at the same time
     decoded_before: bool = (

@@ -2,10 +2,8 @@
 
 import functools
 import gzip
-import importlib
 import io
 import pickle
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +15,7 @@ import numpy.typing as npt
 from storebench.datasets.base import ArrayDataset, Arrays, Dataset, Origin, Provenance
 from storebench.datasets.sources import members, read_file, unzipping
 from storebench.errors import CorruptDataError, DataNotFoundError
+from storebench.fileio.pickles import unpickled
 from storebench.settings.words import Split
 
 CLASS_NAMES = (
@@ -63,34 +62,12 @@ def parse_python(raw: bytes, where: str) -> Records:
     return pixels.reshape(-1, 3, 32, 32), _checked_labels(np.array(labels, dtype=np.uint8), where)
 
 
-_ARRAYS = {"_reconstruct", "_frombuffer", "ndarray", "dtype"}
-"""What rebuilds an array, in numpy 1 and 2, by pickles of any protocol."""
-
-_MODULES = {
-    "numpy",
-    *(f"numpy.{core}.{part}" for core in ("core", "_core") for part in ("multiarray", "numeric")),
-}
-
-
-class _Reader(pickle.Unpickler):
-    """Rebuild dictionaries of texts, numbers and arrays, and nothing else."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if module in _MODULES and name in _ARRAYS:
-            return getattr(importlib.import_module(module), name)
-        if (module, name) == ("_codecs", "encode"):  # protocol 2 of Python 3 writes bytes so
-            return lambda text, _encoding: text.encode("latin-1")
-        raise pickle.UnpicklingError(f"it wants to call {module}.{name}")
-
-
 def _unpickled(raw: bytes, where: str) -> dict[Any, Any]:
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of numpy's own former names, and of damaged texts
-            loaded = dict(_Reader(io.BytesIO(raw), encoding="bytes").load())
-    except Exception as error:
+        loaded = dict(unpickled(raw, "bytes"))
+    except (pickle.UnpicklingError, TypeError, ValueError) as error:
         raise CorruptDataError(
-            f"not a pickle of CIFAR-10 data ({error or type(error).__name__})",
+            f"not a pickle of CIFAR-10 data ({error})",
             where=where,
             hint="Delete it and fetch the data again: storebench data fetch cifar10.",
         ) from error

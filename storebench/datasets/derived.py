@@ -2,7 +2,6 @@
 
 import dataclasses
 from abc import abstractmethod
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,9 +27,6 @@ class ChosenSamples(Dataset):
         self.resize_note, self.layout_note = source.resize_note, source.layout_note
         self.skip_note, self.thread_safe = source.skip_note, source.thread_safe
         self.in_memory = source.in_memory
-        known = source.known_unreadable
-        places = ((index, known.get(self.place(index))) for index in range(count if known else 0))
-        self.known_unreadable = {index: error for index, error in places if error is not None}
 
     def sample(self, index: int) -> tuple[Image, int]:
         check_index(index, len(self))
@@ -76,17 +72,15 @@ class Grown(ChosenSamples):
 
     def __init__(self, source: Dataset, count: int, seed: int) -> None:
         self.seed = seed
-        self._cache: OrderedDict[int, tuple[Image, int]] = OrderedDict()
+        self._cache: dict[int, tuple[Image, int]] = {}
         super().__init__(source, count, (count, "grown", seed))
 
     def sample(self, index: int) -> tuple[Image, int]:
         check_index(index, len(self))
         place = self.place(index)
-        kept = self._cache.pop(place, None) or self.source.sample(place)
-        if not self.source.in_memory:
-            self._cache[place] = kept  # behind all others: the first one is the least recently used
-            if len(self._cache) * self.info.image_bytes > CACHE_BYTES:
-                self._cache.popitem(last=False)
+        kept = self._cache.get(place) or self.source.sample(place)
+        if not self.source.in_memory and len(self._cache) * self.info.image_bytes < CACHE_BYTES:
+            self._cache[place] = kept
         pixels, label = kept
         if index < len(self.source):
             return pixels.copy(), label
@@ -101,7 +95,7 @@ class Grown(ChosenSamples):
         return dataclasses.replace(noted, origin=Origin.DERIVED, derived_frac=frac)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_cache": OrderedDict()}
+        return {**self.__dict__, "_cache": {}}
 
 
 def derive(pixels: Image, random: np.random.Generator) -> Image:

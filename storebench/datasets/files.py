@@ -2,7 +2,7 @@
 
 import dataclasses
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,10 +13,8 @@ from storebench.arrays import ImageShape, ImageSize
 from storebench.datasets import images
 from storebench.datasets.base import Dataset, DatasetInfo, Image, Provenance
 from storebench.datasets.sources import (
-    Refusal,
     Statuses,
     check_index,
-    ends_looked_at,
     fingerprint,
     names_digest,
     paths_of,
@@ -40,7 +38,7 @@ class FoundFiles:
     own_shape: ImageShape  # shape of the samples where no size is asked for
     sizes: tuple[ImageSize, ...]  # width and height of at most 64 of the files
     digest: str  # identifies the files: names, sizes, and content or times
-    unreadable: Mapping[int, Refusal]  # why files cannot be read, by index, as far as no file was decoded
+    rows: Statuses  # of the files, before they were read
 
 
 def look_at(
@@ -49,7 +47,7 @@ def look_at(
     class_names: tuple[str, ...],
     provenance: Provenance,
     own_side: int | None = None,
-) -> tuple[FoundFiles, Statuses]:
+) -> FoundFiles:
     """Look at image files: their statuses, and the headers of those whose size matters."""
     paths = [path for path, _ in files]
     rows = statuses(paths_of(root, paths))
@@ -58,17 +56,12 @@ def look_at(
         with open_regular(root / paths[index]) as stream:
             return stream.read(most)
 
-    digest, unreadable = names_digest(root, paths, rows)
+    digest = names_digest(root, paths, rows)
     headers = images.probed_headers(start, len(paths))
     if any(header.deep for header in headers):
         provenance = provenance.noted(images.DEPTH_RULE)
-    ends = len(ends_looked_at(len(paths)))
-    if ends < len(paths):
-        provenance = provenance.noted(
-            f"beyond 64 MiB, changes are noticed by name, size, time, and the ends of {ends:,} files"
-        )
     own = images.square(own_side) if own_side is not None else images.common_small_shape(start, len(paths))
-    found = FoundFiles(
+    return FoundFiles(
         root=root,
         paths=paths,
         labels=np.array([label for _, label in files], dtype=np.int64),
@@ -77,9 +70,8 @@ def look_at(
         own_shape=own or images.square(None),
         sizes=images.sizes_of(headers),
         digest=digest,
-        unreadable=unreadable,
+        rows=rows,
     )
-    return found, rows
 
 
 class ImageFiles(Dataset):
@@ -124,7 +116,6 @@ class FileDataset(ImageFiles):
         self._found = files
         self.labels = files.labels
         self.layout_note = files.provenance.note
-        self.known_unreadable = files.unreadable
         info = DatasetInfo(
             name=name,
             split=split,
@@ -140,8 +131,6 @@ class FileDataset(ImageFiles):
         return str(self._found.root / self._found.paths[index])
 
     def _read(self, index: int) -> bytes:
-        if index in self.known_unreadable:
-            raise self.known_unreadable[index]
         return read_file(Path(self.locate(index)), most_bytes=images.MOST_FILE_BYTES)
 
 

@@ -14,7 +14,7 @@ from storebench.datasets.base import FOLDER_PREFIX, LIST_PREFIX, Dataset, Origin
 from storebench.datasets.files import FileDataset, FoundFiles, look_at
 from storebench.datasets.images import EXTENSIONS, SUFFIXES, suffix_of
 from storebench.datasets.listing import Listings, ScanSnapshot, found_files
-from storebench.datasets.sources import Statuses, read_file, unreadable
+from storebench.datasets.sources import read_file, unreadable
 from storebench.errors import CorruptDataError, DataNotFoundError, StorebenchError
 from storebench.fileio.reading import open_regular
 from storebench.plain_text import text_of_name
@@ -276,7 +276,7 @@ def open_class_folders(
     return FileDataset(name, split, files, image_size)
 
 
-def _scan_split(path: Path, split: Split, seen: ScanSnapshot) -> tuple[FoundFiles, Statuses]:
+def _scan_split(path: Path, split: Split, seen: ScanSnapshot) -> FoundFiles:
     splits = find_splits(path, seen)
     if split == Split.TRAIN:
         if splits.train is None and splits.test is not None:
@@ -313,7 +313,7 @@ def _scan_classes(
     own_side: int | None,
     seen: ScanSnapshot,
     note: str = "",
-) -> tuple[FoundFiles, Statuses]:
+) -> FoundFiles:
     """Find the images of class folders, sorted by class, then by file name; see `open_class_folders`."""
     by_class = _images_by_class(root, seen)
     classes = class_names or tuple(by_class)
@@ -420,7 +420,7 @@ def open_list(
     return FileDataset(LIST_PREFIX + text_of_name(str(path)), split, files, image_size)
 
 
-def _scan_list(path: Path, seen: ScanSnapshot) -> tuple[FoundFiles, Statuses]:
+def _scan_list(path: Path, seen: ScanSnapshot) -> FoundFiles:
     seen.look(path)
     text = read_file(path).decode("utf-8-sig", "surrogateescape")
     lines = enumerate(text.split("\n"), start=1)

@@ -4,57 +4,37 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-import itertools
-import json
 import os
+import pickle
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from storebench.datasets.base import MOST_IMAGE_SIZE, Origin, Provenance
 from storebench.datasets.files import FoundFiles
 from storebench.datasets.sources import (
     CTIME,
-    Refusal,
-    Statuses,
     fingerprint,
     paths_of,
     row_of,
     status_row,
     statuses,
 )
-from storebench.errors import CorruptDataError, DataNotFoundError, StorebenchError, UsageError
-from storebench.fileio.json_text import parse_json
+from storebench.errors import CorruptDataError, UsageError
+from storebench.fileio.pickles import unpickled
 from storebench.fileio.reading import read_small_file
 from storebench.fileio.whole_files import write_whole
 
 FOLDER = ".listings"  # folder of the listings, in the folder of all stores
-VERSION = 3  # part of every listing's name; increased whenever a scan would find something else
+VERSION = 4  # part of every listing's name; increased whenever a scan would find something else
 MOST_BYTES = 1 << 31  # most bytes of a listing; one of a million files has about 50 MB
 _DIGEST_BYTES = 16
 _SETTLED_NS = 20_000_000
 """Within this time a second change may leave the times as they are: file systems use the clock of the last tick."""
 
 _COARSE_NS = 2_000_000_000  # the same on file systems that keep whole seconds
-
-_UNUSABLE = (OSError, StorebenchError, ValueError, LookupError, TypeError, AttributeError)
-"""What reading a damaged listing may raise."""
-
-_REFUSALS: dict[str, type[Refusal]] = {kind.__name__: kind for kind in (CorruptDataError, DataNotFoundError)}
-"""The name that a listing keeps for an error -> its class."""
-
-
-def packed_refusals(refusals: Mapping[int, Refusal]) -> list[tuple[int, str, str, str | None]]:
-    """Return why files cannot be read, by index, as rows for JSON."""
-    return [(index, type(error).__name__, error.what, error.hint) for index, error in refusals.items()]
-
-
-def unpacked_refusals(rows: Any, locate: Callable[[int], Path | str]) -> dict[int, Refusal]:
-    """Return what `packed_refusals` was given; a damaged row raises some error."""
-    return {index: _REFUSALS[kind](what, where=locate(index), hint=hint) for index, kind, what, hint in rows}
 
 
 class ScanSnapshot:
@@ -73,8 +53,8 @@ class ScanSnapshot:
             self.rows[name] = status_row(name) if status is None else row_of(status)
 
 
-Scan = Callable[[ScanSnapshot], tuple[FoundFiles, Statuses]]
-"""Scan files, tell which folders were looked into, and return the files with their statuses."""
+Scan = Callable[[ScanSnapshot], FoundFiles]
+"""Scan files, tell which folders were looked into, and return the files."""
 
 
 class Listings:
@@ -94,19 +74,22 @@ class Listings:
                 hint="Name another folder for the stores: --stores, or --out of convert.",
             )
 
-    def get(self, name: str) -> bytes | None:
-        """Return the content that was kept under a name; None if there is none, or it is damaged."""
+    def get(self, name: str) -> Any:
+        """Return the value that was kept under a name; None if there is none, or it is damaged."""
         raw = self._pending.get(name)
         if raw is None:
             try:
                 raw = read_small_file(self._stores / FOLDER / name, most_bytes=MOST_BYTES)
             except (OSError, CorruptDataError):
                 return None
-        digest, content = raw[:_DIGEST_BYTES], raw[_DIGEST_BYTES:]
-        return content if _digest(content) == digest else None
+        content = raw[_DIGEST_BYTES:]
+        with contextlib.suppress(pickle.UnpicklingError):
+            return unpickled(content) if _digest(content) == raw[:_DIGEST_BYTES] else None
+        return None
 
-    def keep(self, name: str, content: bytes) -> None:
-        """Keep content under a name, on disk if there is a folder of stores."""
+    def keep(self, name: str, value: Any) -> None:
+        """Keep a value under a name, on disk if there is a folder of stores."""
+        content = pickle.dumps(value)
         self._pending[name] = _digest(content) + content
         if self._stores.is_dir():
             self.flush()
@@ -130,73 +113,23 @@ def listings_in(stores: Path) -> Listings:
 def found_files(root: Path, key: Sequence[object], scan: Scan, listings: Listings | None) -> FoundFiles:
     """Return the files that a scan finds, or found earlier if nothing has changed since then."""
     if listings is None:
-        return scan(ScanSnapshot())[0]
+        return scan(ScanSnapshot())
     name = f"files-{fingerprint(VERSION, os.path.realpath(root), *key)}"
-    if (content := listings.get(name)) is not None:
-        with contextlib.suppress(*_UNUSABLE):
-            if (known := _unpacked(content, root)) is not None:
-                return known
+    if (kept := listings.get(name)) is not None:
+        files: FoundFiles
+        within, files, before = kept
+        files = dataclasses.replace(files, root=root / within)
+        unchanged = np.array_equal(statuses(before), np.array(list(before.values()), np.uint64))
+        if unchanged and np.array_equal(statuses(paths_of(files.root, files.paths)), files.rows):
+            return files
     began_ns, seen = time.time_ns(), ScanSnapshot()
-    files, rows = scan(seen)
-    folders = np.array(list(seen.rows.values()), np.uint64).reshape(-1, rows.shape[1])
-    newest = int(np.concatenate([folders, rows])[:, CTIME].max(initial=0))
+    files = scan(seen)
+    newest = max(*(row[CTIME] for row in seen.rows.values()), int(files.rows[:, CTIME].max(initial=0)))
     # Only if a change after the scan began would show in the times.
     if newest < began_ns - (_SETTLED_NS if newest % 1_000_000_000 else _COARSE_NS):
-        listings.keep(name, _packed(files, root, seen, _digest(folders.tobytes(), rows.tobytes())))
+        listings.keep(name, (os.path.relpath(files.root, root), files, seen.rows))
     return files
 
 
-def _packed(files: FoundFiles, root: Path, seen: ScanSnapshot, unchanged: bytes) -> bytes:
-    """Return files as bytes: a line of JSON, the labels, and the names of the folders and of the files."""
-    header = {
-        "root": os.path.relpath(files.root, root),
-        "class_names": files.class_names,
-        "provenance": dataclasses.asdict(files.provenance),
-        "own_shape": files.own_shape,
-        "sizes": files.sizes,
-        "digest": files.digest,
-        "unreadable": packed_refusals(files.unreadable),
-        "files": len(files.paths),
-        "folders": len(seen.rows),
-        "unchanged": unchanged.hex(),
-    }
-    names = "\0".join([*seen.rows, *files.paths]).encode("utf-8", "surrogateescape")
-    return json.dumps(header).encode() + b"\n" + files.labels.astype("<i8").tobytes() + names
-
-
-def _unpacked(content: bytes, root: Path) -> FoundFiles | None:
-    """Return the files of a listing; None if something has changed since then."""
-    line, _, body = content.partition(b"\n")
-    header: dict[str, Any] = parse_json(line, "listing")
-    labels = np.frombuffer(body[: 8 * header["files"]], "<i8").astype(np.int64)
-    names = body[8 * header["files"] :].decode("utf-8", "surrogateescape").split("\0")
-    folders, paths = names[: header["folders"]], names[header["folders"] :]
-    within = root / header["root"]
-    if not len(labels) == len(paths) == header["files"]:
-        return None
-    rows = [statuses(folders).tobytes(), statuses(paths_of(within, paths)).tobytes()]
-    if _digest(*rows).hex() != header["unchanged"]:
-        return None
-    provenance = header["provenance"]
-    height, width, channels = header["own_shape"]
-    sizes = tuple((across, down) for across, down in header["sizes"])
-    if min(height, width, *itertools.chain(*sizes)) < 1 or max(height, width) > MOST_IMAGE_SIZE:
-        return None
-    return FoundFiles(
-        root=within,
-        paths=paths,
-        labels=labels,
-        class_names=tuple(header["class_names"]),
-        provenance=Provenance(**provenance | {"origin": Origin(provenance["origin"])}),
-        own_shape=(height, width, channels),
-        sizes=sizes,
-        digest=header["digest"],
-        unreadable=unpacked_refusals(header["unreadable"], lambda index: within / paths[index]),
-    )
-
-
-def _digest(*parts: bytes) -> bytes:
-    digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
-    for part in parts:
-        digest.update(part)
-    return digest.digest()
+def _digest(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=_DIGEST_BYTES).digest()

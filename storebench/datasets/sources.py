@@ -1,7 +1,6 @@
 """Helpers for reading source files: clear errors, fingerprints, and the files of tar archives."""
 
 import array
-import contextlib
 import errno
 import gzip
 import hashlib
@@ -10,7 +9,7 @@ import os
 import stat
 import tarfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,13 +19,10 @@ import numpy as np
 import numpy.typing as npt
 
 from storebench.errors import CorruptDataError, DataNotFoundError
-from storebench.fileio.reading import kind_of, open_regular, read_small_file
+from storebench.fileio.reading import open_regular, read_small_file
 
 WHOLE_CONTENT_BYTES = 64 << 20
-"""Sources up to this size are fingerprinted by content, larger ones by name, size, time, and the ends of their files."""
-
-END_BYTES, MOST_ENDS = 4096, 1 << 16
-"""First and last bytes of a file that identify it, and the most files that are looked at in this way."""
+"""Sources up to this size are fingerprinted by content, larger ones by name, size and time."""
 
 MOST_FILE_BYTES = 256 << 20  # most bytes of a source file that is read whole; CIFAR-10's batches have 31 MB
 
@@ -54,12 +50,16 @@ def open_source(path: Path) -> io.BufferedReader:
         raise unreadable(path, error) from error
 
 
-def unreadable(path: Path, error: OSError) -> DataNotFoundError:
+def unreadable(path: Path, error: OSError) -> Refusal:
     """Return the error for a source file that the system refuses to read."""
+    reason = error.strerror or str(error)
+    if os.path.islink(path) and not os.path.exists(path):  # noqa: PTH110, PTH114 - Path raises for a long name
+        what = f"a link that leads nowhere ({reason})"
+        return CorruptDataError(what, where=path, hint="Remove the link.")
     hint = "Check its permissions and the disk."
     if isinstance(error, FileNotFoundError):
         hint = "Check the path; a list's paths begin at its folder."
-    return DataNotFoundError(f"cannot be read ({error.strerror or error})", where=path, hint=hint)
+    return DataNotFoundError(f"cannot be read ({reason})", where=path, hint=hint)
 
 
 @contextmanager
@@ -117,69 +117,29 @@ def row_of(status: os.stat_result) -> tuple[int, ...]:
     )
 
 
-def names_digest(root: Path, names: Sequence[str], rows: Statuses) -> tuple[str, Mapping[int, Refusal]]:
-    """Return a digest that identifies files: names, sizes, and content or times; and why some cannot be read, by index."""
+def names_digest(root: Path, names: Sequence[str], rows: Statuses) -> str:
+    """Return a digest that identifies files: their names and sizes, and content or, of more than 64 MiB, times."""
     regular = (rows[:, _MODE] & np.uint64(0o170000)) == np.uint64(stat.S_IFREG)
-    refused: dict[int, Refusal] = {
-        index: _refusal(os.path.join(root, names[index]), rows[index].tolist())  # noqa: PTH118 - names, not paths
-        for index in np.flatnonzero(~regular).tolist()
-    }
-    sizes = rows[:, _SIZE].tolist()
-    times = rows[:, _MTIME].astype(np.int64).tolist()
     whole = int(rows[regular, _SIZE].sum()) <= WHOLE_CONTENT_BYTES
     digest = hashlib.blake2b(digest_size=16)
-    looked_at = ends_looked_at(len(names))
-    for index, (name, path) in enumerate(zip(names, paths_of(root, names), strict=True)):
+    facts = rows[:, (_SIZE, _MTIME)].astype(np.int64).tolist()
+    for name, path, readable, (size, time) in zip(names, paths_of(root, names), regular, facts, strict=True):
         content = b""
-        if whole and index not in refused:
-            try:
+        try:
+            if whole and readable:
                 content = read_file(Path(path), most_bytes=WHOLE_CONTENT_BYTES)
-            except (CorruptDataError, DataNotFoundError) as error:
-                refused[index] = error
-        elif index in looked_at and index not in refused:
-            content = _ends(path, sizes[index])
-        if index in refused:
-            digest.update(fingerprint(name, "unreadable").encode())
-        else:
-            digest.update(fingerprint(name, sizes[index], None if whole else times[index]).encode())
-            digest.update(content)
-    return digest.hexdigest(), refused
+            identity = (size, None if whole else time) if readable else ("unreadable",)
+        except (CorruptDataError, DataNotFoundError):
+            identity = ("unreadable",)
+        digest.update(fingerprint(name, *identity).encode() + content)
+    return digest.hexdigest()
 
 
 def files_digest(files: Sequence[Path]) -> str:
-    """Return the digest of some files by their names below a common folder; one that cannot be read is an error."""
+    """Return the digest of some files by their names below a common folder."""
     root = Path(os.path.commonpath([file.parent for file in files]))
     names = [os.path.relpath(file, root) for file in files]
-    digest, refused = names_digest(root, names, statuses(map(str, files)))
-    for error in refused.values():
-        raise error
-    return digest
-
-
-def ends_looked_at(count: int) -> range:
-    """Return the files whose first and last bytes are part of a large dataset's digest, evenly spread; all of a few."""
-    return range(0, count, max(1, -(-count // MOST_ENDS)))
-
-
-def _ends(path: str, size: int) -> bytes:
-    """Return the first and the last bytes of a file; none of one that cannot be read, which is found out later."""
-    with contextlib.suppress(OSError, CorruptDataError, DataNotFoundError), open_regular(Path(path)) as file:
-        return os.pread(file.fileno(), END_BYTES, 0) + os.pread(
-            file.fileno(), END_BYTES, max(0, size - END_BYTES)
-        )
-    return b""
-
-
-def _refusal(path: str, row: Sequence[int]) -> Refusal:
-    """Return the reason why a special file cannot be read."""
-    mode, number = row[_MODE], errno.EISDIR if stat.S_ISDIR(row[_MODE]) else row[_SIZE]
-    if mode and not stat.S_ISDIR(mode):
-        what, hint = f"{kind_of(mode)}, not an image file", "Take it out of the folder."
-    elif not mode and os.path.islink(path):  # noqa: PTH114 - it may be a name that Path refuses
-        what, hint = f"a link that leads nowhere ({os.strerror(number)})", "Remove the link."
-    else:
-        return unreadable(Path(path), OSError(number, os.strerror(number)))
-    return CorruptDataError(what, where=path, hint=hint)
+    return names_digest(root, names, statuses(map(str, files)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,8 +104,6 @@ def convert_to(
         sweep(target.parent)
         return existing
     try:
-        for known in source.known_unreadable.values():
-            raise known  # before anything is built
         with staged(target, options.say):
             return _existing(target, dataset, options) or _build(dataset, backend, target, options)
     except OSError as error:

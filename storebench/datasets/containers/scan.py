@@ -1,12 +1,7 @@
 """Scan a container, in a process of its own and once: the result is kept beside the stores."""
 
-import contextlib
 import functools
-import importlib
-import io
-import pickle
 from dataclasses import dataclass
-from typing import Any
 
 from storebench.arrays import ImageShape, ImageSize
 from storebench.datasets import images
@@ -19,14 +14,6 @@ from storebench.system.isolated import run_isolated
 
 VERSION = 4  # increased whenever a scan would find something else
 LIMIT_S, MEMORY_BYTES = 24 * 3600.0, 8 << 30
-
-_OWN = f"{__name__.rpartition('.')[0]}."
-_OTHERS = {
-    *("array._array_reconstructor", "array.array", "builtins.bytearray"),
-    *("numpy.ndarray", "numpy.dtype", "numpy._core.multiarray._reconstruct"),
-    *("numpy._core.numeric._frombuffer", "pathlib.PosixPath", "pathlib._local.PosixPath"),
-}
-"""What a kept scan consists of, beside the classes and functions of this package."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +42,8 @@ class Scanned:
 def scanned(container: Container, listings: Listings | None) -> Scanned:
     digest = files_digest(container.files)
     name = f"container-{fingerprint(VERSION, container.kind, container.asked, digest, *container.files)}"
-    content = None if listings is None else listings.get(name)
-    if content is not None and (known := kept(content)) is not None:
+    known: Scanned | None = None if listings is None else listings.get(name)
+    if known is not None:
         return known
     found = run_isolated(  # libraries may crash on a damaged file
         functools.partial(_found, container, digest),
@@ -66,16 +53,8 @@ def scanned(container: Container, listings: Listings | None) -> Scanned:
         memory_bytes=MEMORY_BYTES,
     )
     if listings is not None and files_digest(container.files) == digest:  # it has not changed meanwhile
-        listings.keep(name, pickle.dumps(found))
+        listings.keep(name, found)
     return found
-
-
-def kept(content: bytes) -> Scanned | None:
-    """Return the scan that was pickled; None if it is damaged."""
-    with contextlib.suppress(Exception):  # a damaged one raises anything
-        if isinstance(known := _Reader(io.BytesIO(content)).load(), Scanned):
-            return known
-    return None
 
 
 def _found(container: Container, digest: str) -> Scanned:
@@ -98,15 +77,3 @@ def _found(container: Container, digest: str) -> Scanned:
     sizes = images.sizes_of(images.probed_headers(start, count))
     shape = images.common_small_shape(start, count) or images.square(None)
     return Scanned(container, sizes, shape, are_files=True, digest=digest)
-
-
-class _Reader(pickle.Unpickler):
-    """Rebuild a scan, and call nothing else."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if f"{module}.{name}" in _OTHERS:
-            return getattr(importlib.import_module(module), name)
-        found = getattr(importlib.import_module(module), name) if module.startswith(_OWN) else None
-        if getattr(found, "__module__", "").startswith(_OWN):
-            return found
-        raise pickle.UnpicklingError(f"it wants to call {module}.{name}")

@@ -12,10 +12,11 @@ from storebench.codecs import Payload
 from storebench.datasets.base import Dataset, Image
 from storebench.datasets.containers.base import Container
 from storebench.datasets.containers.dataset import in_place
-from storebench.datasets.containers.scan import Scanned, kept
+from storebench.datasets.containers.scan import Scanned
 from storebench.datasets.containers.tar import TarShards
 from storebench.datasets.containers.tfrecord import TfRecords
 from storebench.errors import UsageError
+from storebench.fileio.pickles import unpickled
 from storebench.fileio.reading import read_small_file
 from storebench.formats.base import Format, FormatInfo, ReaderInfo, Traits, Writer
 from storebench.formats.common import damaged, load_integers, save_array, sync_folder
@@ -76,11 +77,12 @@ def container_of(store: Path) -> Container:
     """Return the container of a store, with nothing of it open."""
     path = store / SCAN_FILE
     try:
-        found = kept(read_small_file(path, most_bytes=64 << 30))
+        found = unpickled(read_small_file(path, most_bytes=64 << 30))
     except OSError as error:
         raise damaged(f"the file cannot be read ({error.strerror})", path) from error
-    if found is None:
-        raise damaged("it does not say where the samples are", path)
+    except pickle.UnpicklingError:
+        raise damaged("it does not say where the samples are", path) from None
+    assert isinstance(found, Scanned)
     return found.container
 
 
