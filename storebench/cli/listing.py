@@ -13,7 +13,6 @@ from storebench.cli.options import JsonOption
 from storebench.errors import CorruptDataError, DataNotFoundError, StorebenchError, UnknownNameError
 from storebench.plain_text import plain
 from storebench.settings.words import Split
-from storebench.system import interrupts
 
 
 def accelerators(as_json: JsonOption = False) -> None:
@@ -224,25 +223,19 @@ def fetch(
 ) -> None:
     """Fetch a dataset from its public mirrors.
 
-    Downloads are checked and resumed. ImageNet must be added by hand.
+    Downloads are checked. ImageNet must be added by hand.
     """
     with exit_codes():
         from storebench.datasets import DATASETS
         from storebench.datasets.catalog import DEFAULT_ROOT
-        from storebench.datasets.download import Fetcher
 
         writes_into(to or DEFAULT_ROOT)
         if name not in (*DATASETS, "all"):
             raise UnknownNameError.of("dataset", name, (*DATASETS, "all"))
-        fetcher = Fetcher(progress=lambda title: progress(title, "bytes"))
         failures = []
         for dataset in DATASETS if name == "all" else (name,):
             try:
-                _fetch_one(fetcher, dataset, to)
-            except KeyboardInterrupt:
-                if not interrupts.was_announced():
-                    say("storebench: interrupted; the next fetch continues this download")
-                raise
+                _fetch_one(dataset, to)
             except StorebenchError as error:
                 failures.append(error)
                 say(f"{dataset}: {error}" + (" The synthetic stand-in will be used." if optional else ""))
@@ -250,9 +243,10 @@ def fetch(
             raise typer.Exit(failures[0].exit_code)
 
 
-def _fetch_one(fetcher: Any, name: str, to: Path | None) -> None:
+def _fetch_one(name: str, to: Path | None) -> None:
     from storebench.datasets.catalog import DEFAULT_ROOT, find_files, needed_files
     from storebench.datasets.download import ALTERNATIVES
+    from storebench.datasets.download import fetch as fetch_files
 
     folder = (to or DEFAULT_ROOT) / name
     files: Any = find_files(name, to)
@@ -265,7 +259,7 @@ def _fetch_one(fetcher: Any, name: str, to: Path | None) -> None:
     if files is not None:
         say(f"{name}: already in {files.where}")
     elif name in ALTERNATIVES:
-        paths = fetcher.fetch(name, folder)
+        paths = fetch_files(name, folder, lambda title: progress(title, "bytes"))
         say(f"{name}: {', '.join(path.name for path in paths)} in {folder}")
     else:
         raise DataNotFoundError(

@@ -1,19 +1,20 @@
-"""Fetch MNIST and CIFAR-10 from their public mirrors: checked, resumable, never half written."""
+"""Fetch MNIST and CIFAR-10 from their public mirrors: checked, never half written."""
 
+import contextlib
 import hashlib
 import http.client
-import os
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from storebench._version import __version__
-from storebench.errors import CorruptDataError, DataNotFoundError, DiskFullError, from_os_error
-from storebench.filesystem import sync
-from storebench.progress import Advance, Progress, silent
+from storebench.errors import CorruptDataError, DataNotFoundError, from_os_error
+from storebench.fileio.whole_files import made_folder, open_whole
+from storebench.progress import Progress, silent
 
 TIMEOUT_S = 10.0  # timeout for connecting, and for the next bytes
 
@@ -71,111 +72,79 @@ ALTERNATIVES = {"mnist": (MNIST,), "cifar10": ((_CIFAR10_BINARY,), (_CIFAR10_PYT
 """For each dataset, alternative sets of files, each of which is the complete dataset; the preferred one first."""
 
 
-class _OtherFile(Exception):  # noqa: N818 - never leaves this module
-    """A mirror serves another file than the published one."""
+def fetch(name: str, folder: Path, progress: Progress = silent) -> list[Path]:
+    """Fetch the files of a dataset into a folder, as far as they are not there, and return their paths."""
+    *others, last = ALTERNATIVES[name]
+    for files in others:
+        with contextlib.suppress(DataNotFoundError, CorruptDataError):
+            return [fetch_file(file, folder, progress) for file in files]
+    return [fetch_file(file, folder, progress) for file in last]
 
 
-@dataclass
-class Fetcher:
-    """Fetch files, and show the progress of each in bytes."""
-
-    progress: Progress = silent
-    timeout_s: float = TIMEOUT_S
-
-    def fetch(self, name: str, folder: Path) -> list[Path]:
-        alternatives = ALTERNATIVES[name]
-        for files in alternatives[:-1]:
-            try:
-                return [self.fetch_file(file, folder) for file in files]
-            except (DataNotFoundError, CorruptDataError):
-                continue
-        return [self.fetch_file(file, folder) for file in alternatives[-1]]
-
-    def fetch_file(self, remote: RemoteFile, folder: Path) -> Path:
-        """Fetch one file into `folder`, unless it exists, and return its path."""
-        path = folder / remote.name
-        part = path.with_name(path.name + ".part")
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            if not path.is_file() or mismatch(path, remote) is not None:
-                self._download(remote, part)
-                part.replace(path)
-                sync(folder)
-        except OSError as error:
-            disk_error = from_os_error(error, path)
-            if isinstance(disk_error, DiskFullError):
-                part.unlink(missing_ok=True)  # to resume from it would only keep the disk full
-            raise disk_error from error
-        return path
-
-    def _download(self, remote: RemoteFile, part: Path) -> None:
-        reasons = []
-        for url in remote.urls:
-            host = urllib.parse.urlsplit(url).netloc
-            for _ in range(3):
+def fetch_file(remote: RemoteFile, folder: Path, progress: Progress = silent) -> Path:
+    path = folder / remote.name
+    reasons: dict[str, str] = {}
+    try:
+        if path.is_file() and _digest(path) == remote.sha256:
+            return path
+        with made_folder(folder):
+            for url in remote.urls:
+                host = urllib.parse.urlsplit(url).netloc
                 try:
-                    self._continue(remote, url, part)
-                except (*_FAILURES, _OtherFile) as error:
-                    reasons.append(f"{host}: {getattr(error, 'reason', error)}")
-                    break
-                wrong = mismatch(part, remote)
-                if wrong is None:
-                    return
-                reasons.append(f"{host}: {wrong}")
-                if part.stat().st_size >= remote.size:
-                    part.unlink()
-        raise _failure(remote, part, reasons)
-
-    def _continue(self, remote: RemoteFile, url: str, part: Path) -> None:
-        """Append the missing bytes to `part`, as many as this mirror delivers."""
-        have = part.stat().st_size if part.exists() else 0
-        if have >= remote.size:
-            return
-        headers = {"User-Agent": f"storebench/{__version__}"}
-        headers |= {"Range": f"bytes={have}-"} if have else {}
-        request = urllib.request.Request(url, headers=headers)  # noqa: S310 - our own list of URLs
-        with urllib.request.urlopen(request, timeout=self.timeout_s) as response:  # noqa: S310
-            resumed = response.status == http.client.PARTIAL_CONTENT
-            expected = f"bytes {have}-{remote.size - 1}/{remote.size}"
-            if resumed and response.headers.get("Content-Range", "") != expected:
-                raise _OtherFile("not the published file")
-            with (
-                part.open("ab" if resumed else "wb") as out,
-                self.progress(f"fetch {remote.name}") as advance,
-            ):
-                _copy(response, out, remote.size, advance)
-                out.flush()
-                os.fsync(out.fileno())
+                    with _opened(url) as response, open_whole(path) as file:
+                        _copy(response, file, remote, progress)
+                except _FAILURES as error:
+                    reasons[host] = str(getattr(error, "reason", error))
+                except CorruptDataError as error:
+                    reasons[host] = error.what
+                else:
+                    return path
+            raise _failure(remote, folder, reasons)
+    except OSError as error:
+        raise from_os_error(error, path) from error
 
 
-def _copy(response: BinaryIO, out: BinaryIO, size: int, advance: Advance) -> None:
-    """Write the response up to `size` bytes in all; stop early if the connection does."""
-    done = out.tell()
-    while done < size:
-        try:
-            block = response.read(min(1 << 18, size - done))
-        except _FAILURES:
-            return
-        if not block:
-            return
-        out.write(block)
-        done += len(block)
-        advance(done, size)
-
-
-def mismatch(path: Path, remote: RemoteFile) -> str | None:
-    """Return a file's difference from the published one in words, or None if there is none."""
-    size = path.stat().st_size
-    if size != remote.size:
-        return f"{size:,} of {remote.size:,} bytes"
+def _digest(path: Path) -> str:
     with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return None if digest == remote.sha256 else "its SHA-256 is not the published one"
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _failure(remote: RemoteFile, part: Path, reasons: list[str]) -> DataNotFoundError | CorruptDataError:
-    why = "; ".join(dict.fromkeys(reasons))
-    if any("published" in reason for reason in reasons):
+def _opened(url: str) -> Any:
+    request = urllib.request.Request(url, headers={"User-Agent": f"storebench/{__version__}"})  # noqa: S310 - our own list of URLs
+    return urllib.request.urlopen(request, timeout=TIMEOUT_S)  # noqa: S310
+
+
+def _copy(response: BinaryIO, out: BinaryIO, remote: RemoteFile, progress: Progress) -> None:
+    """Write the response, and refuse what is not the published file."""
+    digest, done = hashlib.sha256(), 0
+    with progress(f"fetch {remote.name}") as advance:
+        while block := _block(response):
+            out.write(block)
+            digest.update(block)
+            done += len(block)
+            advance(done, remote.size)
+    if done != remote.size:
+        raise CorruptDataError(f"{done:,} of {remote.size:,} bytes")
+    if digest.hexdigest() != remote.sha256:
+        raise CorruptDataError(_OTHER)
+
+
+def _block(response: BinaryIO) -> bytes:
+    """Return the next bytes; none if the connection has ended, in whatever way."""
+    try:
+        return response.read(1 << 18)
+    except _FAILURES:
+        return b""
+
+
+_OTHER = "its SHA-256 is not the published one"
+
+
+def _failure(
+    remote: RemoteFile, folder: Path, reasons: Mapping[str, str]
+) -> DataNotFoundError | CorruptDataError:
+    why = "; ".join(f"{host}: {reason}" for host, reason in reasons.items())
+    if _OTHER in reasons.values():
         return CorruptDataError(
             f"the mirrors serve another file ({why})",
             where=remote.name,
@@ -183,5 +152,5 @@ def _failure(remote: RemoteFile, part: Path, reasons: list[str]) -> DataNotFound
         )
     return DataNotFoundError(
         f"{remote.name} cannot be fetched ({why})",
-        hint=f"Run this again with a network, or put {remote.name} into {part.parent} by hand.",
+        hint=f"Run this again with a network, or put {remote.name} into {folder} by hand.",
     )

@@ -1,6 +1,5 @@
-"""Fetching from a real server on this machine: ranges, cut connections, wrong files, and no network at all."""
+"""Fetching from a real server on this machine: cut connections, wrong files, and no network at all."""
 
-import dataclasses
 import hashlib
 import json
 import os
@@ -12,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from typer.testing import CliRunner
 
 from storebench.cli.main import app
 from storebench.datasets import download
-from storebench.datasets.download import Fetcher, RemoteFile
+from storebench.datasets.download import RemoteFile, fetch, fetch_file
 from storebench.errors import CorruptDataError, DataNotFoundError, DiskFullError, OutputError
 from tests.support.dataset_files import write_class_folders, write_mnist
 
@@ -33,14 +32,12 @@ class Behaviour:
     """What the server does with one path."""
 
     content: bytes = CONTENT
-    ranges: bool = True
-    cut_after: list[int] = field(default_factory=list)
-    """Bytes after which the connection is cut, request by request; later requests are whole."""
+    cut_after: int | None = None
+    """Bytes after which the connection is cut."""
     interrupts: bool = False
     """Whether this process is interrupted in the middle of the body."""
     status: int | None = None
-    seen: list[str | None] = field(default_factory=list)
-    """The Range header of every request."""
+    requests: int = 0
 
 
 class Mirror(ThreadingHTTPServer):
@@ -54,25 +51,20 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         how = self.server.paths[self.path]
-        wanted = self.headers.get("Range")
-        how.seen.append(wanted)
+        how.requests += 1
         if how.status is not None:
             self.send_error(how.status)
             return
-        start = int(wanted.removeprefix("bytes=").removesuffix("-")) if wanted and how.ranges else 0
-        body, total = how.content[start:], len(how.content)
-        self.send_response(206 if wanted and how.ranges else 200)
-        if wanted and how.ranges:
-            self.send_header("Content-Range", f"bytes {start}-{total - 1}/{total}")
-        self.send_header("Content-Length", str(len(body)))
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(how.content)))
         self.end_headers()
         if how.interrupts:
-            self.wfile.write(body[:1000])
+            self.wfile.write(how.content[:1000])
             self.wfile.flush()
             time.sleep(0.2)
             os.kill(os.getpid(), signal.SIGINT)
             return
-        self.wfile.write(body[: how.cut_after.pop(0)] if how.cut_after else body)
+        self.wfile.write(how.content[: how.cut_after])
 
     def log_message(self, *_: object) -> None:
         pass
@@ -111,49 +103,36 @@ def test_a_file_arrives_whole_with_progress_and_is_not_fetched_twice(server: Mir
             pass
 
     file = remote(server, mirror)
-    fetcher = Fetcher(progress=lambda _: Watching())
-    path = fetcher.fetch_file(file, tmp_path / "new" / "folder")
+    path = fetch_file(file, tmp_path / "new" / "folder", lambda _: Watching())
     assert path.read_bytes() == CONTENT
     assert seen[-1] == (len(CONTENT), len(CONTENT))
     assert len(seen) > 1
-    assert fetcher.fetch_file(file, path.parent) == path
-    assert mirror.seen == [None]
+    assert fetch_file(file, path.parent) == path
+    assert mirror.requests == 1
     assert [one.name for one in path.parent.iterdir()] == ["it.gz"]
 
 
-# What is in the folder before, how the mirrors behave, and the ranges that are asked of the last one.
-PART = "it.gz.part"
-FETCHES: dict[str, tuple[dict[str, bytes], list[Behaviour], list[str | None]]] = {
-    "cut twice": ({}, [Behaviour(cut_after=[1000, 5000])], [None, "bytes=1000-", "bytes=6000-"]),
-    "an earlier part": ({PART: CONTENT[:777]}, [Behaviour()], ["bytes=777-"]),
-    "a part of another file": ({PART: b"x" * 777}, [Behaviour()], ["bytes=777-", None]),
-    "a part of full size": ({PART: b"x" * len(CONTENT)}, [Behaviour()], [None]),
-    "a part that is too long": ({PART: CONTENT + b"more"}, [Behaviour()], [None]),
-    "no ranges": ({PART: CONTENT[:777]}, [Behaviour(ranges=False)], ["bytes=777-"]),
-    "a second mirror": ({}, [Behaviour(cut_after=[100, 200, 300]), Behaviour()], ["bytes=600-"]),
-    "404": ({}, [Behaviour(status=404), Behaviour()], [None]),
-    "503": ({}, [Behaviour(status=503), Behaviour()], [None]),
-    "another file": ({}, [Behaviour(content=b"y" * len(CONTENT)), Behaviour()], [None]),
-    "a damaged file": ({"it.gz": b"damaged"}, [Behaviour()], [None]),
+FIRST = {
+    "cut": Behaviour(cut_after=1000),
+    "404": Behaviour(status=404),
+    "503": Behaviour(status=503),
+    "another file": Behaviour(content=b"y" * len(CONTENT)),
 }
 
 
-@pytest.mark.parametrize("name", FETCHES)
-def test_a_file_arrives_whole_whatever_the_mirrors_do(server: Mirror, tmp_path: Path, name: str) -> None:
-    before, behaviours, asked = FETCHES[name]
-    for file, content in before.items():
-        (tmp_path / file).write_bytes(content)
-    mirrors = [dataclasses.replace(how, cut_after=[*how.cut_after], seen=[]) for how in behaviours]
-    assert Fetcher().fetch_file(remote(server, *mirrors), tmp_path).read_bytes() == CONTENT
-    assert mirrors[-1].seen == asked
+@pytest.mark.parametrize("name", FIRST)
+def test_the_next_mirror_serves_what_the_first_does_not(server: Mirror, tmp_path: Path, name: str) -> None:
+    (tmp_path / "it.gz").write_bytes(b"damaged")
+    second = Behaviour()
+    assert fetch_file(remote(server, FIRST[name], second), tmp_path).read_bytes() == CONTENT
+    assert second.requests == 1
     assert [path.name for path in tmp_path.iterdir()] == ["it.gz"]
 
 
-@pytest.mark.parametrize("ranges", [True, False])
-def test_a_corrupt_file_never_takes_the_name(server: Mirror, tmp_path: Path, ranges: bool) -> None:
-    corrupt = CONTENT[:-1] + b"?"
+def test_a_corrupt_file_never_takes_the_name(server: Mirror, tmp_path: Path) -> None:
+    corrupt = Behaviour(content=CONTENT[:-1] + b"?")
     with pytest.raises(CorruptDataError, match=r"it\.gz: the mirrors serve another file.*SHA-256"):
-        Fetcher().fetch_file(remote(server, Behaviour(content=corrupt, ranges=ranges)), tmp_path)
+        fetch_file(remote(server, corrupt), tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -163,7 +142,7 @@ def test_no_network_is_one_line_that_says_what_to_put_where(tmp_path: Path) -> N
         port = closed.getsockname()[1]
     file = RemoteFile(name="it.gz", urls=(f"http://127.0.0.1:{port}/it.gz",), size=9, sha256="")
     with pytest.raises(DataNotFoundError) as caught:
-        Fetcher().fetch_file(file, tmp_path)
+        fetch_file(file, tmp_path)
     assert f"put it.gz into {tmp_path} by hand" in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -174,13 +153,13 @@ def test_cifar10_is_taken_in_its_other_layout_where_the_first_is_nowhere(
     good = remote(server, Behaviour())
     nowhere = RemoteFile(name="no.gz", urls=("http://127.0.0.1:9/no.gz",), size=9, sha256="")
     monkeypatch.setitem(download.ALTERNATIVES, "cifar10", ((nowhere,), (good,)))
-    assert Fetcher().fetch("cifar10", tmp_path) == [tmp_path / "it.gz"]
+    assert fetch("cifar10", tmp_path) == [tmp_path / "it.gz"]
 
 
 def test_a_folder_that_cannot_be_made_is_said(server: Mirror, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(OutputError, match="file"):
-        Fetcher().fetch_file(remote(server, Behaviour()), tmp_path / "file")
+        fetch_file(remote(server, Behaviour()), tmp_path / "file")
 
 
 # The command line. A proxy that nobody listens at stands for a machine without a network.
@@ -242,20 +221,16 @@ def test_an_unknown_name_is_refused_with_the_nearest(cli: Cli) -> None:
 def test_a_full_disk_leaves_no_part_of_a_file(
     server: Mirror, tmp_path: Path, largest_file: Callable[[int], AbstractContextManager[None]]
 ) -> None:
-    for have in (0, 777):
-        if have:
-            (tmp_path / "it.gz.part").write_bytes(CONTENT[:have])
-        with largest_file(300_000), pytest.raises(DiskFullError, match=r"it\.gz: .*nothing half-written"):
-            Fetcher().fetch_file(remote(server, Behaviour()), tmp_path)
-        assert not list(tmp_path.iterdir())
+    with largest_file(300_000), pytest.raises(DiskFullError, match=r"it\.gz: .*nothing half-written"):
+        fetch_file(remote(server, Behaviour()), tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
-def test_an_interrupted_fetch_says_that_it_is_continued(
+def test_an_interrupted_fetch_leaves_nothing(
     server: Mirror, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(download.ALTERNATIVES, "mnist", ((remote(server, Behaviour(interrupts=True)),),))
     done = CliRunner().invoke(app, ["data", "fetch", "mnist", "--to", str(tmp_path)])
     assert done.exit_code == 130
-    [line] = [line for line in done.stderr.splitlines() if "interrupted" in line]
-    assert line == "storebench: interrupted; the next fetch continues this download"
-    assert [path.name for path in (tmp_path / "mnist").iterdir()] == ["it.gz.part"]
+    assert "storebench: interrupted; nothing half-written was kept" in done.stderr
+    assert not list(tmp_path.iterdir())
