@@ -3,7 +3,6 @@
 import multiprocessing
 import os
 import signal
-import threading
 import time
 from collections import deque
 from collections.abc import Generator, Iterator
@@ -20,7 +19,6 @@ from storebench.digests import payload_digest, sample_digest
 from storebench.errors import CorruptDataError, IntegrityError
 from storebench.system.interrupts import Held
 from storebench.system.processes import end_with_parent, expend
-from storebench.system.scratch import named_semaphores
 
 CHUNK_BYTES = 4 << 20  # decoded bytes of one task; with the two limits below it bounds the memory in flight
 CHUNK_SAMPLES = 1024
@@ -142,7 +140,7 @@ def _encode_in_pool(encoder: Encoder, parts: deque[range], processes: int) -> It
     else:
         # Spawned, not forked: the caller may have threads, open stores and locks, which a fork would copy.
         spawn = multiprocessing.get_context("spawn")
-        with named_semaphores(), _interrupts_held_back():
+        with _interrupts_held_back():
             pool = ProcessPoolExecutor(processes, spawn, initializer=_start_worker, initargs=(encoder,))
     encode_part = encoder.chunk if encoder.in_threads else _encode_in_worker
     pending: deque[Future[Chunk]] = deque()
@@ -174,17 +172,10 @@ def _start_worker(encoder: Encoder) -> None:
     global _worker_encoder  # noqa: PLW0603 - a pool's initializer has no other place for its result
     _worker_encoder = encoder
     end_with_parent(signal.SIGKILL)
-    expend()
-    # A pool's workers hold both ends of their queue, so after kill -9 of the parent they would wait for ever. The kernel
-    # ends them in that case; this check covers a parent that ended before they had asked for that.
-    threading.Thread(target=_die_with_parent, daemon=True).start()
-
-
-def _die_with_parent() -> None:
     parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
+    if parent is not None and not parent.is_alive():  # it has ended before this process asked for that
+        os._exit(1)
+    expend()
 
 
 def _encode_in_worker(part: range) -> Chunk:

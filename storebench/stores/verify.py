@@ -2,14 +2,12 @@
 
 import functools
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import psutil
 
 from storebench.arrays import Pixels
 from storebench.codecs import any_size, get_codec
@@ -26,9 +24,6 @@ from storebench.stores.find import check_sizes, read_digest_table
 BATCH_BYTES = 16 << 20  # decoded bytes to read and compare at a time
 BATCH_SAMPLES = 1024
 THREADS = 4
-
-MAPPED_BYTES = 128 << 20
-"""A reader that has mapped more than this since it was opened is reopened to release the memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,8 +61,9 @@ def verify_samples(
     height, width, channels = manifest.dataset.image_shape
     step = max(1, min(BATCH_SAMPLES, BATCH_BYTES // manifest.dataset.image_bytes))
     pixels = np.empty((step, height, width, channels), np.uint8)
-    with ThreadPoolExecutor(THREADS) as threads:
-        for opened, indices in _batches(store, manifest, backend, step):
+    with _open(store, manifest, backend) as opened, ThreadPoolExecutor(THREADS) as threads:
+        for first in range(0, manifest.count, step):
+            indices = np.arange(first, min(first + step, manifest.count), dtype=np.int64)
             payloads = None
             if opened.payload_codec == "raw":
                 opened.fetch_into(indices, pixels[: len(indices)])
@@ -96,23 +92,6 @@ def _backend(manifest: Manifest, reader: str | None) -> Backend | None:
         return parse_backend(f"{store_name}:{reader}")
     default = parse_backend(store_name)
     return None if traits_of(default).holds_pixels else default
-
-
-def _batches(
-    store: Path, manifest: Manifest, backend: Backend | None, step: int
-) -> Iterator[tuple[Reader, Indices]]:
-    """Yield consecutive indices, at most `step` at a time, each with an open reader to fetch them with."""
-    process = psutil.Process()
-    holds_pixels = backend is not None and traits_of(backend).holds_pixels
-    first = 0
-    while first < manifest.count:
-        with _open(store, manifest, backend) as reader:
-            limit = process.memory_info().rss + MAPPED_BYTES
-            while first < manifest.count:
-                yield reader, np.arange(first, min(first + step, manifest.count), dtype=np.int64)
-                first += step
-                if process.memory_info().rss > limit and not holds_pixels:
-                    break
 
 
 def _open(store: Path, manifest: Manifest, backend: Backend | None) -> Reader:

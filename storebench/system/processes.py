@@ -77,22 +77,6 @@ def started_ticks(pid: int) -> int | None:
     return int(stat.rpartition(")")[2].split()[19])
 
 
-def own_name() -> str:
-    """Return a name for this process that no other process on this machine ever has; see `is_dead`."""
-    return f"{_namespace()}-{os.getpid()}-{started_ticks(os.getpid())}"
-
-
-def is_dead(name: str) -> bool:
-    """Return whether the process with a name from `own_name` has ended; only its own container can tell."""
-    namespace, pid, ticks = name.split("-")
-    return namespace == str(_namespace()) and str(started_ticks(int(pid))) != ticks
-
-
-def _namespace() -> int:
-    """Return the number of the PID namespace of this process."""
-    return Path("/proc/self/ns/pid").stat().st_ino
-
-
 def marked(folder: Path, variables: Mapping[str, str]) -> dict[str, str]:
     """Return environment variables that mark a process as started for a temporary folder, so that it can be found."""
     return {**variables, MARK: folder.name}

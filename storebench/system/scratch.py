@@ -14,7 +14,7 @@ from pathlib import Path
 
 from storebench.errors import from_os_error
 from storebench.filesystem import mounts_in
-from storebench.system.processes import end_processes, is_dead, own_name
+from storebench.system.processes import end_processes
 
 PREFIX = "storebench-"
 SEGMENTS = Path("/dev/shm")  # noqa: S108 - POSIX shared memory is exactly this folder on Linux
@@ -22,7 +22,6 @@ SEGMENT_PREFIX = f"{PREFIX}pixels"
 
 _KINDS = "unfinished|place|copied|replicate|trials|forks|conversion|confirmation|comparison|checkup|attempt|kept|nodes|snapshot-[a-z]+|turns-[0-9]+"
 _OURS = re.compile(rf"\.?{PREFIX}(?P<kind>{_KINDS})-[a-z0-9_]+")
-_SEMAPHORE = re.compile(rf"sem\.{PREFIX}(?P<owner>\d+-\d+-\d+)-[a-z0-9_]+")
 _WITH_PROCESSES = ("place", "replicate", "forks", "conversion", "comparison", "nodes")
 _PRIVATE = 0o700
 
@@ -130,27 +129,8 @@ def sweep(place: Path | None = None) -> list[Path]:
     return removed + sweep(place) if ended else removed
 
 
-@contextmanager
-def named_semaphores() -> Iterator[None]:
-    """Name the semaphores that `multiprocessing` makes inside a with statement after this process, so they can be swept."""
-    import multiprocessing
-
-    config: dict[str, object] = multiprocessing.current_process()._config  # type: ignore[attr-defined]  # noqa: SLF001
-    before = config["semprefix"]
-    config["semprefix"] = f"/{PREFIX}{own_name()}"
-    try:
-        yield
-    finally:
-        config["semprefix"] = before
-
-
 def sweep_segments() -> None:
-    """Remove shared segments and semaphores of this user whose processes have all ended."""
-    for path in SEGMENTS.glob(f"sem.{PREFIX}*"):
-        match = _SEMAPHORE.fullmatch(path.name)
-        with contextlib.suppress(OSError):
-            if match and is_dead(match["owner"]) and path.stat().st_uid == os.geteuid():
-                path.unlink()
+    """Remove shared segments of this user whose processes have all ended."""
     for path in SEGMENTS.glob(f"{SEGMENT_PREFIX}-{os.getuid()}-*"):
         with contextlib.suppress(OSError):
             handle = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
