@@ -21,7 +21,7 @@ from storebench.settings.words import Split
 CLASS_NAMES = (
     "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
 )  # fmt: skip
-RECORD_BYTES, BATCH_RECORDS = 3073, 10_000
+RECORD_BYTES = 3073
 
 _ARCHIVE_BYTES_MAX = 256 << 20  # the official archives unpack to 177 and 178 MiB
 _BATCHES = {Split.TRAIN: tuple(f"data_batch_{number}" for number in range(1, 6)), Split.TEST: ("test_batch",)}
@@ -96,13 +96,10 @@ class LayoutSource:
     def names(self, split: Split) -> list[str]:
         return [batch + self.layout.suffix for batch in _BATCHES[split]]
 
-    def records(self, split: Split) -> int:
-        """Return about how many records of a split are here, by the sizes of its files."""
-        if self.path.is_file():
-            return BATCH_RECORDS * len(_BATCHES[split])
-        files = [self.path / name for name in self.names(split)]
-        sizes = [file.stat().st_size for file in files if file.is_file()]
-        return sum(max(1, min(BATCH_RECORDS, size // RECORD_BYTES)) for size in sizes)
+    def batches(self, split: Split) -> int:
+        """Return how many batches of a split are here; an archive has all."""
+        names = self.names(split)
+        return len(names) if self.path.is_file() else sum((self.path / name).is_file() for name in names)
 
 
 def find(root: Path) -> list[LayoutSource]:
@@ -114,16 +111,15 @@ def find(root: Path) -> list[LayoutSource]:
             LayoutSource(layout=layout, path=path)
             for path in (*(parent / layout.folder for parent in parents), *parents)
         ]
-        found = [folder for folder in folders if any(map(folder.records, _BATCHES))]
+        found = [folder for folder in folders if any(map(folder.batches, _BATCHES))]
         archives = [LayoutSource(layout=layout, path=parent / layout.archive) for parent in parents]
         sources += (found or [archive for archive in archives if archive.path.is_file()])[:1]
     return sources
 
 
 def open_cifar10(sources: list[LayoutSource], split: Split, *_: object) -> Dataset:
-    """Open the source with the most records of this split; of equal ones, the binary layout."""
-    # A pickle is a little larger than its records, so that its size claims some more.
-    best = max(sources, key=lambda one: one.records(split) * (1.02 if one.layout is LAYOUTS[0] else 1.0))
+    """Open the source with the most batches of this split; of equal ones, the binary layout."""
+    best = max(sources, key=lambda source: source.batches(split))
     return ArrayDataset("cifar10", split, functools.partial(_load, best, split))
 
 

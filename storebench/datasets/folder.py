@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import NoReturn
 
 from storebench.datasets import images
@@ -60,11 +60,8 @@ class ClassFolders:
                     waiting.append(path)
                 elif _is_named_as_image(entry):
                     yield path
-                else:
-                    ending = PurePath(entry.name).suffix.lower()
-                    self._seen.endings.setdefault(self._root / name, set()).add(ending or "no ending")
-                    if ending in OTHER_IMAGES:
-                        self._seen.others.add(self._root / path)
+                elif entry.name.lower().endswith(OTHER_IMAGES):
+                    self._seen.others.add(self._root / path)
 
     def loose(self) -> list[str]:
         """Return the image files that are in no class folder, sorted, as paths relative to the root."""
@@ -137,10 +134,11 @@ TEST_FOLDERS = ("val", "valid", "test", "testing", "validation")
 TRAIN_FOLDERS = ("train", "training")
 _WORDS = "|".join((*TRAIN_FOLDERS, *TEST_FOLDERS))
 _NAME = re.compile(rf"({_WORDS})([ _-]?(set|images|data))?", re.IGNORECASE | re.ASCII)
-_ALIKE = re.compile(rf"({_WORDS}|eval|dev|unlabell?ed)(?![a-z])", re.IGNORECASE | re.ASCII)
-_ENDING = re.compile(rf"[ _-]({_WORDS})$", re.IGNORECASE | re.ASCII)
-_CAMEL = re.compile(rf"({_WORDS})(?=[A-Z])", re.ASCII)
-"""Names that begin as a split's does and go on with something else than a small letter."""
+_OTHERS = "|".join((*TEST_FOLDERS, "eval", "dev", "unlabell?ed"))
+_ALIKE = re.compile(
+    rf"(?:.*[ _-])?(?:(?P<train>(?i:{'|'.join(TRAIN_FOLDERS)}))|(?i:{_OTHERS}))(?![a-z])", re.ASCII
+)
+"""Names with the word of a split at their begin or behind a separator."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,15 +169,14 @@ def find_splits(path: Path, seen: ScanSnapshot) -> Splits:
         return _chosen(path, deep + flat, folders)
     if deep:
         _refuse_split_or_class(path, deep[0], others[0])
-    alike = [name for name in (*flat, *others) if _ALIKE.match(name) or _CAMEL.match(name)]
-    ending = [name for name in (*flat, *others) if _ENDING.search(name)]
-    if len(ending) > 1 and len(ending) == len(flat) + len(others):
-        alike = ending
-    if len(alike) > 1:
+    alike = {name: match for name in (*flat, *others) if (match := _ALIKE.match(name))}
+    trains = [name for name, match in alike.items() if match["train"]]
+    if 0 < len(trains) < len(alike):
+        test = next(name for name in alike if name not in trains)
         raise CorruptDataError(
-            f"{alike[0]}/ and {alike[1]}/ look like splits, not classes, and it is not clear which",
+            f"{trains[0]}/ and {test}/ look like splits, not classes, and it is not clear which",
             where=path,
-            hint=f"Name {path / alike[0]} to use it alone, or call the splits train/ and val/.",
+            hint=f"Name {path / trains[0]} to use it alone, or call the splits train/ and val/.",
         )
     return Splits()
 
@@ -365,10 +362,7 @@ def _without_images(by_class: dict[str, list[str]], seen: ScanSnapshot, root: Pa
     empty = [name for name in ClassFolders(root, seen).names() if text_of_name(name) not in by_class]
     if not empty or list(by_class) == [ONE_CLASS]:
         return ""
-    words = []
-    for name in empty[:MOST_NAMED]:
-        held = ", ".join(sorted(seen.endings.get(root / name, {"empty"})))
-        words.append(f"{text_of_name(name)}/ ({held})")
+    words = [f"{text_of_name(name)}/" for name in empty[:MOST_NAMED]]
     more = f" and {len(empty) - MOST_NAMED} more" if len(empty) > MOST_NAMED else ""
     return f"{number_of(len(empty), 'folder')} without an image that is read left out, no class: {', '.join(words)}{more}"
 

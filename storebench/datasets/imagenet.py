@@ -9,6 +9,7 @@ import numpy as np
 from storebench.datasets import images
 from storebench.datasets.base import Dataset, DatasetInfo, Origin, Provenance
 from storebench.datasets.containers.base import Spans
+from storebench.datasets.containers.tar import name_before
 from storebench.datasets.files import ImageFiles
 from storebench.datasets.folder import TEST_FOLDERS, has_class_folders, is_left_out, open_class_folders
 from storebench.datasets.listing import Listings
@@ -159,10 +160,6 @@ class TarDataset(ImageFiles):
         image_size: int | None = None,
     ) -> None:
         self._path = path
-        # Arrays, because 1.28 million small objects would make pickling slow.
-        names = [member.name.encode("utf-8", "surrogateescape") for member, _ in samples]
-        self._names = b"".join(names)
-        self._name_ends = np.cumsum([0, *map(len, names)], dtype=np.int64)
         self._spans = Spans([path])
         for member, _ in samples:
             self._spans.append(0, member.offset, member.size)
@@ -182,8 +179,7 @@ class TarDataset(ImageFiles):
         )
 
     def locate(self, index: int) -> str:
-        start, end = self._name_ends[index : index + 2]
-        return f"{self._path}:{self._names[start:end].decode('utf-8', 'surrogateescape')}"
+        return f"{self._path}:{name_before(self._path, self._spans.place(index)[1])}"
 
     def _read(self, index: int, most_bytes: int = images.MOST_FILE_BYTES) -> bytes:
         return self._spans.read(index, most_bytes=most_bytes)

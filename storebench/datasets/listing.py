@@ -43,7 +43,6 @@ class ScanSnapshot:
     def __init__(self) -> None:
         self.rows: dict[str, tuple[int, ...]] = {}
         self.others: set[Path] = set()
-        self.endings: dict[Path, set[str]] = {}
         self.systems: set[Path] = set()
 
     def look(self, path: Path, status: os.stat_result | None = None) -> None:

@@ -5,7 +5,7 @@ import posixpath
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,9 @@ from storebench.stores.random_reads import (
 )
 from storebench.stores.trials import BATCH, COPY_BYTES, COPY_ROWS, in_batches
 
-MOST_OBJECTS = 20_000  # groups and data sets to visit; with more, or after `WALK_S`, numbers are estimated
+MOST_OBJECTS = (
+    20_000  # groups and data sets to visit; with more, or after `WALK_S`, the others are not looked at
+)
 WALK_S = 3.0
 MANY = 16  # so many alike data sets are samples, one per data set; fewer are looked at one by one
 LEAST_ITEM_BYTES = 17  # shorter elements of a data set with one axis are numbers, such as labels and offsets
@@ -70,10 +72,10 @@ def find_hdf5(path: Path, *, samples: int) -> FileContent:
     others: list[_DataSet] = []
     notes: dict[str, str] = {}
     with reading(path), open_hdf5(path) as file:
-        data_sets, frac = _walk(file, notes)
+        data_sets = _walk(file, notes)
         for alike in _alike(data_sets):
             if len(alike) >= MANY:
-                found = _collection(path, file, alike, frac, samples)
+                found = _collection(path, file, alike, samples)
                 candidates += [found] if found else []
                 others += [] if found else [replace(alike[0], name=_pattern(alike))]
                 continue
@@ -87,39 +89,25 @@ def find_hdf5(path: Path, *, samples: int) -> FileContent:
     return candidates, notes
 
 
-def _walk(file: Any, notes: dict[str, str]) -> tuple[list[_DataSet], float]:
-    """Visit what hard links name, for about `WALK_S`; return the data sets, and about what share of all they are."""
+def _walk(file: Any, notes: dict[str, str]) -> list[_DataSet]:
+    """Visit what hard links name, for about `WALK_S`, and return the data sets."""
     found: list[_DataSet] = []
-    unknown = visited = 0
+    visited = 0
     deadline = time.perf_counter() + WALK_S
 
     def visit(name: str, item: Any) -> str | None:
-        nonlocal unknown, visited
+        nonlocal visited
         visited += 1
         if isinstance(item, h5py.Dataset) and item.shape is not None:
-            try:
+            with suppress(TypeError):  # a type that numpy does not know
                 kind, item_bytes = _type_of(item.dtype)
                 found.append(_DataSet(name=name, shape=item.shape, kind=kind, item_bytes=item_bytes))
-            except TypeError:
-                unknown += 1
         late = visited >= MOST_OBJECTS or (found and time.perf_counter() > deadline)
         return name if late else None
 
-    last = file.visititems(visit)
-    frac = 1.0
-    if last is not None:
-        # What comes up to the last name, in the order of names; each group counts alike.
-        group, frac, share = file, 0.0, 1.0
-        for part in last.split("/"):
-            names = sorted(group)
-            share /= len(names)
-            frac += share * names.index(part)
-            group = group[part]
-        frac += share
-        notes["data sets"] = f"only the first {len(found):,} were looked at, about {frac:.1%} of them"
-    if unknown:
-        notes["unknown types"] = f"{unknown} data sets have a type that numpy does not know"
-    return found, frac
+    if file.visititems(visit) is not None:
+        notes["data sets"] = f"only the first {len(found):,} were looked at"
+    return found
 
 
 def _type_of(dtype: Any) -> tuple[str, int | None]:
@@ -154,9 +142,7 @@ def _alike(data_sets: Sequence[_DataSet]) -> Iterator[list[_DataSet]]:
             yield members
 
 
-def _collection(
-    path: Path, file: Any, alike: Sequence[_DataSet], frac: float, samples: int
-) -> Candidate | None:
+def _collection(path: Path, file: Any, alike: Sequence[_DataSet], samples: int) -> Candidate | None:
     """Return many alike data sets as one part, each a sample; None if they are numbers, or columns of a table."""
     known = [data for data in alike if 0 not in data.shape]
     first = alike[0]
@@ -175,8 +161,7 @@ def _collection(
     varying = first.item_bytes is None
     part = SampleSet(
         name=_pattern(alike),
-        samples=round(len(alike) / frac),
-        exact=frac == 1,
+        samples=len(alike),
         layout=f"one data set per sample, {_layout(opened)}",
         content=f"{first.kind} {sides}" if len(first.shape) > 1 else "",
         sample_bytes=None if varying else spread([data.whole_bytes for data in known]),

@@ -5,7 +5,7 @@ import os
 import tarfile
 import time
 from collections.abc import Iterator, Mapping
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, TypeVar
 
 from storebench.datasets.containers.base import LABEL_FIELDS, Labels, Ranges, Spans, listed, read_at
@@ -63,9 +63,7 @@ class TarShards(Ranges):
 
     def locate(self, index: int) -> str:
         path, offset, _ = self.spans.place(index)
-        header = read_at(path, offset - tarfile.BLOCKSIZE, tarfile.BLOCKSIZE)
-        name = header[:100].partition(b"\0")[0].decode("utf-8", "replace")  # a longer name is cut
-        return f"{path}:{name} at byte {offset:,}"
+        return f"{path}:{name_before(path, offset)} at byte {offset:,}"
 
     def image_of(self, fields: Mapping[str, T], where: str) -> T | None:
         """Return the field of a sample that is its image; None if it has none."""
@@ -100,6 +98,12 @@ def _split(name: str) -> tuple[str, str]:
     path = PurePosixPath(name)
     stem, _, extension = path.name.partition(".")
     return str(path.parent / stem), extension
+
+
+def name_before(path: Path, offset: int) -> str:
+    """Return the name of the member whose content begins at `offset`; a longer one is cut after 100 bytes."""
+    header = read_at(path, offset - tarfile.BLOCKSIZE, tarfile.BLOCKSIZE)
+    return header[:100].partition(b"\0")[0].decode("utf-8", "surrogateescape")
 
 
 def _content(stream: BinaryIO, member: Member) -> bytes:

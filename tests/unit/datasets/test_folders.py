@@ -65,7 +65,7 @@ LAYOUTS: dict[str, tuple[str, str, list[int], list[int] | None, str]] = {
     ),
     "empty folders": (
         "cat/1.jpg fox/2.jpg dog/3.heic empty/", "cat fox", [0, 1], None,
-        "2 folders without an image that is read left out, no class: dog/ (.heic), empty/ (empty)",
+        "2 folders without an image that is read left out, no class: dog/, empty/",
     ),
     "hidden": ("cat/1.jpg dog/2.jpg .trash/3.jpg cat/.thumbnails/1.png cat/.4.jpg", "cat dog", [0, 1], None, ""),
     "splits": ("train/a/1.jpg train/b/2.jpg train/b/3.jpg val/b/4.jpg", "a b", [0, 1, 1], [1], ""),
