@@ -100,9 +100,9 @@ def _link_to(target: str) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (_fifo, "a FIFO, not an image file"),
-        (_socket, "a socket, not an image file"),
-        (_link_to("/dev/zero"), "a character device, not an image file"),
+        (_fifo, "a FIFO, not a regular file"),
+        (_socket, "a socket, not a regular file"),
+        (_link_to("/dev/zero"), "a character device, not a regular file"),
         (_link_to("/nowhere/z.png"), "a link that leads nowhere"),
         (_link_to("z.png"), "a link that leads nowhere"),
     ],

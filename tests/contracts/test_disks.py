@@ -133,22 +133,6 @@ def test_a_full_ext4_is_told_as_one(name: str, size: str, tmp_path: Path) -> Non
     assert line.count("\n") == 1
 
 
-CONVERT = """
-import subprocess, sys
-words = ["convert", sys.argv[1], "--dataset", "cifar10", "--synthetic", "--size", "2000", "--out", sys.argv[2]]
-done = subprocess.run([sys.executable, "-m", "storebench", *words], capture_output=True, text=True)
-print(done.returncode, done.stderr.splitlines()[-1])
-"""
-
-
-@pytest.mark.root
-def test_converting_onto_a_full_ext4_ends_with_5(tmp_path: Path) -> None:
-    image = ext4_image(tmp_path, "4M")
-    said = run_mounted(f"mount -o loop {image} {tmp_path}", CONVERT, "lmdb", tmp_path)
-    store = tmp_path / "cifar10-train-size2000-synthetic" / "lmdb+raw"
-    assert said.startswith(f"5 storebench: {store}: the disk is full (ext4 on {tmp_path})")
-
-
 @pytest.mark.root
 def test_an_ext4_without_inodes_is_told_as_full(tmp_path: Path) -> None:
     image = ext4_image(tmp_path, "16M", "-N", "64")

@@ -2,26 +2,20 @@
 
 import contextlib
 import dataclasses
-import itertools
 import shutil
-import struct
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from PIL import Image as PilImage
 
 from storebench.codecs import get_codec
 from storebench.datasets import DatasetSpec, open_dataset
 from storebench.datasets.files import FileDataset, Originals
-from storebench.datasets.images import read_header
 from storebench.errors import CorruptDataError
 from storebench.formats import parse_backend
 from storebench.progress import Advance
@@ -109,42 +103,6 @@ def test_threads_that_are_left_early_read_no_more(
     count = len(read)
     time.sleep(0.1)
     assert count == len(read) <= 3 * CHUNK_FILES, "the first part, and one of each thread"
-
-
-def test_images_near_the_limit_of_pixels_are_refused_in_every_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pillow only warns of such a BMP, and filters for warnings are shared by all threads."""
-    before = warnings.filters
-    monkeypatch.setattr(PilImage, "open", _one_longer(PilImage.open))
-    width, height = 10_000, 9_000
-    header = (
-        b"BM"
-        + struct.pack("<IHHI", 54, 0, 0, 54)
-        + struct.pack("<IiiHHIIiiII", 40, width, height, 1, 24, 0, 0, 0, 0, 0, 0)
-    )
-    told: list[str] = []
-    with ThreadPoolExecutor(2) as threads:
-        for _ in range(5):
-            told += threads.map(lambda _: _refusal(header), range(2))
-    assert set(told) == {told[0]}
-    assert "pixels" in told[0]
-    assert warnings.filters is before
-
-
-def _one_longer(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that begins late, each second time so late that the first of two threads has left it."""
-    delays_s = itertools.cycle((0.005, 0.03))
-
-    def late(*values: Any, **options: Any) -> Any:
-        time.sleep(next(delays_s))
-        return function(*values, **options)
-
-    return late
-
-
-def _refusal(content: bytes) -> str:
-    with pytest.raises(CorruptDataError) as refused:
-        read_header(content)
-    return str(refused.value)
 
 
 @pytest.mark.parametrize("codec", ["original", "jpeg"])

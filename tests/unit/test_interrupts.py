@@ -104,11 +104,6 @@ def test_an_early_interrupt_is_one_line_and_exit_code_130(verb: str, tmp_path: P
         interrupt(tmp_path, verb, SIGNALS[(turn + place) % len(SIGNALS)], after_s)
 
 
-@pytest.mark.parametrize("number", SIGNALS)
-def test_an_interrupt_is_heard_before_any_verb_has_begun(number: signal.Signals, tmp_path: Path) -> None:
-    interrupt(tmp_path, "--help", number, 0.0)
-
-
 def interrupt(folder: Path, verb: str, number: signal.Signals, after_s: float) -> None:
     """Interrupt a verb so long after its first line."""
     process = start(folder, verb, *WORDS.get(verb, ()))
@@ -210,38 +205,6 @@ def test_an_interrupt_ends_a_verb_with_130_and_one_line(name: str, tmp_path: Pat
     command = [sys.executable, "-c", PLANTED.replace("{body}", body.strip())]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr.strip()) == (130, said, LINE)
-
-
-COMPLAINING = """
-import sys
-from storebench.system import interrupts
-interrupts.install()
-import typer
-from storebench.cli.common import exit_codes
-
-class Handle:
-    def __del__(self):
-        raise OSError
-
-try:
-    with exit_codes():
-        handle = Handle()
-        del handle
-        print("went on")
-except typer.Exit as end:
-    sys.exit(end.exit_code)
-"""
-
-
-def test_what_destructors_complain_of_is_no_traceback(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", COMPLAINING]
-    quiet = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
-    assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, "went on\n", "")
-    shown = {**os.environ, "STOREBENCH_DEBUG": "1"}
-    loud = subprocess.run(
-        command, cwd=tmp_path, env=shown, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert "Exception ignored" in loud.stderr
 
 
 DROPPED = """

@@ -14,7 +14,7 @@ from storebench.codecs import OriginalCodec, get_codec
 from storebench.codecs.original import DRAWS, View, random_view
 from storebench.datasets import Dataset, DatasetSpec, open_dataset
 from storebench.digests import payload_digest, set_digest
-from storebench.errors import CorruptDataError, DigestMismatchError, UsageError
+from storebench.errors import DigestMismatchError, UsageError
 from storebench.formats import open_reader, parse_backend
 from storebench.stores.convert import convert
 from storebench.stores.find import Store, StoreSamples
@@ -90,25 +90,6 @@ def test_images_that_are_no_files_are_refused(tmp_path: Path) -> None:
         spec = DatasetSpec(name=name, limit=3, synthetic=True)
         with pytest.raises(UsageError, match=r"these samples .* are no image files"):
             convert(open_dataset(spec), spec, parse_backend("original"), tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "does not decode"),
-        (photo_file(0, (50, 40))[:900], "a JPEG that is cut short"),
-        (photo_file(0, (50, 40), "PNG")[:-200], "a PNG that is cut short"),
-    ],
-    ids=["empty", "jpeg", "png"],
-)
-def test_a_broken_file_is_named_before_anything_is_stored(
-    content: bytes, message: str, tmp_path: Path
-) -> None:
-    photos = write_photos(tmp_path / "photos", each=3)
-    (photos / "class1" / "broken.jpg").write_bytes(content)
-    with pytest.raises(CorruptDataError, match=rf"class1/broken\.jpg: {message}"):
-        stored(photos, "lmdb+original", tmp_path / "stores")
-    assert not list((tmp_path / "stores").rglob("manifest.json"))
 
 
 def test_all_image_sizes_share_one_store_of_files(photos: Path, tmp_path: Path) -> None:

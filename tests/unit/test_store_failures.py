@@ -180,17 +180,6 @@ def test_kill_9_leaves_no_store_and_the_next_convert_cleans_up(cli: Cli, tmp_pat
     assert [path.name for path in folder.iterdir()] == ["hdf5+raw"]
 
 
-def test_an_interrupt_leaves_nothing_behind(tmp_path: Path) -> None:
-    process = start(tmp_path, *LONG)
-    wait_until(lambda: is_writing(tmp_path))
-    os.killpg(process.pid, signal.SIGINT)  # Ctrl-C at a terminal reaches the encoders, too
-    out, error = process.communicate(timeout=30)
-    assert process.returncode == 130
-    assert out == ""
-    assert error.strip() == "storebench: interrupted; nothing half-written was kept"
-    assert not (tmp_path / "stores").exists()
-
-
 def encoders_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
     children = psutil.Process(process.pid).children()
     return [child for child in children if "spawn_main" in str(child.cmdline())]

@@ -176,18 +176,3 @@ def test_a_truncated_archive_is_refused(tmp_path: Path) -> None:
     (tmp_path / "cifar-10-binary.tar.gz").write_bytes(data[:-20])
     with pytest.raises(CorruptDataError, match="truncated gzip"):
         open_dataset(SPEC, tmp_path)
-
-
-def test_the_real_layouts_agree_where_they_overlap(data_root: Path, tmp_path: Path) -> None:
-    for layout in ("bin", "py"):
-        if not (data_root / "cifar10" / f"cifar-10-batches-{layout}").is_dir():
-            pytest.skip("both layouts are needed")
-        (tmp_path / layout).mkdir()
-        (tmp_path / layout / "cifar10").symlink_to(data_root / "cifar10" / f"cifar-10-batches-{layout}")
-    binary, python = (open_dataset(SPEC, tmp_path / layout) for layout in ("bin", "py"))
-    shared = min(len(binary), len(python), 1000)
-    for index in range(shared):
-        (one, label), (other, same) = binary.sample(index), python.sample(index)
-        assert np.array_equal(one, other)
-        assert label == same
-    assert open_dataset(SPEC, data_root).info.count == max(len(binary), len(python))

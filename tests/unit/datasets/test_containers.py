@@ -12,8 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from storebench.datasets import Dataset, DatasetSpec, open_dataset
 from storebench.datasets.containers import is_container
@@ -31,7 +29,6 @@ from tests.support.container_files import WRITERS, Sample, example, field, recor
 from tests.support.dataset_files import digests, pixels
 from tests.support.foreign_files import datum, numbered, pickled, varint, write_lmdb
 from tests.support.photo_folders import photo_file, write_photos
-from tests.support.thinning import examples
 
 Cli = Callable[..., Any]
 Write = Callable[[Path], str]  # write a container; return what `--dataset` calls it
@@ -501,39 +498,6 @@ def test_damaged_images_are_left_out_as_asked(samples: list[Sample], tmp_path: P
 
 
 # Messages and checksums.
-
-
-@given(st.binary(max_size=64))
-@examples(400)
-def test_any_bytes_are_fields_or_refused(message: bytes) -> None:
-    try:
-        found = list(wire_fields(memoryview(message)))
-    except ValueError:
-        return
-    assert sum(len(value) if isinstance(value, memoryview) else 1 for _, value in found) <= len(message)
-
-
-@given(
-    st.lists(st.tuples(st.integers(1, 2000), st.one_of(st.integers(0, 2**64 - 1), st.binary(max_size=300))))
-)
-@examples(200)
-def test_fields_are_read_as_they_were_written(fields: list[tuple[int, int | bytes]]) -> None:
-    message = b"".join(
-        varint(number << 3) + varint(value) if isinstance(value, int) else field(number, value)
-        for number, value in fields
-    )
-    found = [
-        (n, value if isinstance(value, int) else bytes(value))
-        for n, value in wire_fields(memoryview(message))
-    ]
-    assert found == fields
-
-
-@given(st.binary(max_size=200), st.integers(0, 5000))
-@examples(60)
-def test_checksums_are_those_of_the_definition(start: bytes, more: int) -> None:
-    data = start + bytes(more)
-    assert crc32c(data) == container_files.crc32c(data)
 
 
 def test_the_checksum_of_the_standard() -> None:

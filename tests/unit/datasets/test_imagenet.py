@@ -6,15 +6,12 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from storebench.datasets import DatasetSpec, Origin, open_dataset
 from storebench.datasets.imagenet import TRAIN_TAR, VAL_TAR
 from storebench.errors import CorruptDataError, DataNotFoundError
 from storebench.settings.words import Split
 from tests.support.dataset_files import digests, image_file, tar, write_class_folders
-from tests.support.thinning import examples
 
 TRAIN = DatasetSpec(name="imagenet", synthetic=False)
 TEST = DatasetSpec(name="imagenet", split=Split.TEST, synthetic=False)
@@ -49,16 +46,9 @@ def test_the_archive_and_the_folders_give_the_same_samples(root: Path) -> None:
     archive, folders = open_dataset(TRAIN, root), open_dataset(TRAIN, root / "folders")
     assert archive.info.class_names == folders.info.class_names == ("n01", "n02", "n03")
     assert [archive.sample(index)[1] for index in range(6)] == [0, 0, 0, 1, 2, 2]
-    assert digests(archive) == digests(folders)
+    assert digests(archive) == digests(folders) == digests(pickle.loads(pickle.dumps(archive)))
     assert archive.info.image_shape == (256, 256, 3)
     assert archive.info.provenance.source == TRAIN_TAR
-
-
-def test_a_dataset_of_an_archive_can_be_pickled_while_it_is_open(root: Path) -> None:
-    put_train_tar(root)
-    dataset = open_dataset(TRAIN, root)
-    expected = digests(dataset)
-    assert digests(pickle.loads(pickle.dumps(dataset))) == expected
 
 
 def test_an_image_that_does_not_decode_is_named_with_its_archive(root: Path) -> None:
@@ -77,25 +67,6 @@ def test_a_truncated_archive_is_refused(root: Path, cut: int) -> None:
         open_dataset(TRAIN, root)
 
 
-@examples(60)
-@given(place=st.integers(0, 1 << 20), value=st.integers(0, 255))
-def test_a_damaged_archive_is_refused_or_read_and_never_fails_otherwise(
-    place: int, value: int, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    folder = tmp_path_factory.getbasetemp() / "fuzz" / "imagenet"
-    folder.mkdir(parents=True, exist_ok=True)
-    archive = bytearray(tar({"n01.tar": tar({"a.JPEG": image_file(), "b.JPEG": image_file(seed=1)})}))
-    archive[place % len(archive)] = value
-    (folder / TRAIN_TAR).write_bytes(archive)
-    try:
-        digests(open_dataset(TRAIN, folder.parent))
-    except CorruptDataError as error:
-        refusal = str(error)
-    else:
-        return
-    assert TRAIN_TAR in refusal
-
-
 def val_images(count: int) -> dict[str, bytes]:
     return {f"ILSVRC2012_val_{number:08d}.JPEG": image_file(seed=number) for number in range(1, count + 1)}
 
@@ -109,11 +80,11 @@ def test_caffes_list_gives_validation_images_the_train_classes(root: Path) -> No
     assert [dataset.sample(index)[1] for index in range(3)] == [2, 0, 1]
 
 
-@pytest.mark.parametrize("text", ["", "ILSVRC2012_val_00000001.JPEG 3", "ILSVRC2012_val_00000001.JPEG one"])
-def test_a_list_that_does_not_fit_is_refused(root: Path, text: str) -> None:
+@pytest.mark.parametrize("number", [None, "3", "one", str(10**12)])
+def test_a_list_that_does_not_fit_is_refused(root: Path, number: str | None) -> None:
     put_train_tar(root)
     (root / "imagenet" / VAL_TAR).write_bytes(tar(val_images(1)))
-    (root / "imagenet" / "val.txt").write_text(text)
+    (root / "imagenet" / "val.txt").write_text(f"ILSVRC2012_val_00000001.JPEG {number}" if number else "")
     with pytest.raises(CorruptDataError, match=r"val\.txt"):
         open_dataset(TEST, root)
 
@@ -147,13 +118,6 @@ def test_the_real_photographs_open_with_their_classes(data_root: Path) -> None:
     image, label = dataset.sample(len(dataset) - 1)
     assert image.shape == (256, 256, 3)
     assert label == dataset.info.num_classes - 1
-
-
-def test_a_list_of_a_trillion_classes_is_refused(root: Path) -> None:
-    (root / "imagenet" / VAL_TAR).write_bytes(tar(val_images(1)))
-    (root / "imagenet" / "val.txt").write_text(f"ILSVRC2012_val_00000001.JPEG {10**12}")
-    with pytest.raises(CorruptDataError, match=r"val\.txt: holds a number that is not a class"):
-        open_dataset(TEST, root)
 
 
 def test_names_in_an_archive_that_are_no_utf8_are_read_and_named(root: Path) -> None:

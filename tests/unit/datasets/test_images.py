@@ -123,32 +123,3 @@ def test_a_file_is_readable_if_and_only_if_it_decodes(kind: str, mode: str) -> N
     assert told[0] == ("", "")
     assert any(because for _, because in told)
     assert [found for found, _ in told] == [because for _, because in told]
-
-
-def lossless(side: int) -> bytes:
-    """Return a grey JPEG of lossless coding in which no pixel differs from the one before: one bit 0 for each."""
-    frame = bytes([0xFF, 0xC3, 0, 11, 8, 0, side, 0, side, 1, 1, 0x11, 0])
-    codes = bytes([0xFF, 0xC4, 0, 20, 0, 1, *[0] * 15, 0])
-    scan = bytes([0xFF, 0xDA, 0, 8, 1, 1, 0, 1, 0, 0])
-    return b"\xff\xd8" + frame + codes + scan + bytes(side * side // 8) + b"\xff\xd9"
-
-
-def oddly_sampled() -> bytes:
-    """Return a JPEG that is whole, with three samples of brightness to two of colour, which libjpeg does not decode."""
-    buffer = io.BytesIO()
-    photo(1, (120, 90), "RGB").save(buffer, "JPEG", subsampling=0)
-    content = bytearray(buffer.getvalue())
-    frame = content.index(b"\xff\xc0")
-    for component, sampling in enumerate((0x31, 0x21, 0x21)):
-        content[frame + 11 + 3 * component] = sampling
-    return bytes(content)
-
-
-def test_what_decodes_only_as_a_whole_is_readable() -> None:
-    assert decode(lossless(16)).max() == 128
-    assert refusal(checked, lossless(16)) == ""
-
-
-def test_colours_that_do_not_decode_are_damage() -> None:
-    assert refusal(decode_rgb, oddly_sampled()) != ""
-    assert refusal(checked, oddly_sampled()) == refusal(decode_rgb, oddly_sampled())

@@ -159,13 +159,6 @@ def test_damage_that_only_decoding_finds_fails_later_without_it(tmp_path: Path, 
     assert "sample 41: an original payload of" in ran.stderr
 
 
-@pytest.mark.parametrize("name", [name for name in DAMAGED if name != "a PNG with two headers"])
-def test_files_without_header_or_end_are_refused_without_decoding(name: str, tmp_path: Path) -> None:
-    root = folder_of(tmp_path / "photos", {"a/1.png": picture("PNG"), "b/2.png": DAMAGED[name]})
-    with pytest.raises(CorruptDataError, match=r"b/2\.png: "):
-        open_at(root).original(1, decode=False)
-
-
 def test_no_decode_is_refused_where_images_are_decoded_all_the_same(photos: Path, cli: Cli) -> None:
     pixels = cli("convert", "lmdb+original", "lmdb", "--dataset", str(photos), "--no-decode")
     assert (pixels.returncode, "every image is decoded for lmdb." in pixels.stderr) == (2, True)

@@ -60,14 +60,6 @@ def test_a_slow_reader_waits_once_for_each_batch_and_serves_it(small: SmallStore
     assert waits.count(0.25) == 3  # threads of libraries sleep as well
 
 
-def test_the_wait_of_a_slow_reader_takes_that_time(tmp_path: Path) -> None:
-    small = build_small_store(get_format("memory"), "raw", tmp_path, count=2)
-    with opened(small, slow(seconds=0.05)) as reader:
-        started = time.perf_counter()
-        reader.fetch(np.array([0]))
-        assert time.perf_counter() - started >= 0.05
-
-
 def test_an_error_of_ones_own_is_raised_as_it_is(tmp_path: Path) -> None:
     small = build_small_store(get_format("memory"), "raw", tmp_path, count=2)
     error = LookupError("a bug")
