@@ -5,7 +5,9 @@ import importlib
 import importlib.util
 import io
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -39,14 +41,13 @@ REFUSED = (CorruptDataError, *DOES_NOT_DECODE)
 converted: simplejpeg refuses JPEGs with a damaged part that Pillow and OpenCV fill with grey."""
 
 
-class OpenedImage(ABC):
+@dataclass(frozen=True)
+class OpenedImage:
     """An image file whose header was read, and nothing else."""
 
     size: ImageSize  # width and height of the image
-
-    @abstractmethod
-    def load(self, mode: str, least: ImageSize | None) -> PilImage.Image:
-        """Decode the image."""
+    load: Callable[[str, ImageSize | None], PilImage.Image]
+    """Decode it to a mode, perhaps at a reduced scale of at least some size."""
 
 
 class Decoder(ABC):
@@ -65,23 +66,6 @@ class Decoder(ABC):
         """Read the header of an image file of any kind."""
 
 
-class _PillowOpened(OpenedImage):
-    def __init__(self, payload: Payload) -> None:
-        refuse_bomb(payload)
-        self._image = open_image(bytes(payload))
-        self.size = self._image.size
-
-    def load(self, mode: str, least: ImageSize | None) -> PilImage.Image:
-        """Decode by Pillow; its draft mode is the DCT scaling of libjpeg."""
-        be_strict()
-        if least is not None:
-            self._image.draft(None, least)
-        if mode == "RGB" or is_deep(self._image):  # Pillow's own conversion to 8-bit grey clips 16 bits
-            return load_rgb(self._image).convert(mode)
-        self._image.load()
-        return self._image.convert(mode)
-
-
 class PillowDecoder(Decoder):
     """Pillow, which decodes every kind."""
 
@@ -95,23 +79,20 @@ class PillowDecoder(Decoder):
             return np.asarray(image if image.mode == mode else image.convert(mode))
 
     def open(self, payload: Payload) -> OpenedImage:
-        return _PillowOpened(payload)
+        refuse_bomb(payload)
+        image = open_image(bytes(payload))
+        return OpenedImage(image.size, partial(_load, image))
 
 
-class _ArrayOpened(OpenedImage):
-    """An image that a library other than Pillow decodes to an array."""
-
-    def __init__(self, decoder: "_ArrayDecoder", payload: Payload, header: Header) -> None:
-        self._decoder = decoder
-        self._payload = payload
-        self.size = (header.width, header.height)
-
-    def load(self, mode: str, least: ImageSize | None) -> PilImage.Image:
-        """Decode to an array, and give it to Pillow; Pillow decodes what this library refuses."""
-        try:
-            return PilImage.fromarray(self._decoder.array(self._payload, mode, self.size, least))
-        except REFUSED:
-            return _PillowOpened(self._payload).load(mode, least)
+def _load(image: PilImage.Image, mode: str, least: ImageSize | None) -> PilImage.Image:
+    """Decode by Pillow; its draft mode is the DCT scaling of libjpeg."""
+    be_strict()
+    if least is not None:
+        image.draft(None, least)
+    if mode == "RGB" or is_deep(image):  # Pillow's own conversion to 8-bit grey clips 16 bits
+        return load_rgb(image).convert(mode)
+    image.load()
+    return image.convert(mode)
 
 
 class _ArrayDecoder(Decoder):
@@ -135,9 +116,19 @@ class _ArrayDecoder(Decoder):
         return PillowDecoder().pixels(payload, kind, mode)
 
     def open(self, payload: Payload) -> OpenedImage:
-        """Read the header; Pillow opens what this library does not decode."""
+        """Read the header; Pillow opens what this library does not decode, and decodes what it refuses."""
         header = read_header(payload)
-        return _ArrayOpened(self, payload, header) if self._takes(header) else _PillowOpened(payload)
+        if not self._takes(header):
+            return PillowDecoder().open(payload)
+        size = (header.width, header.height)
+
+        def load(mode: str, least: ImageSize | None) -> PilImage.Image:
+            try:
+                return PilImage.fromarray(self.array(payload, mode, size, least))
+            except REFUSED:
+                return PillowDecoder().open(payload).load(mode, least)
+
+        return OpenedImage(size, load)
 
     def _takes(self, header: Header) -> bool:
         # CMYK is left to Pillow: these libraries do not convert Adobe's inverted values.
