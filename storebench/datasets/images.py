@@ -154,20 +154,18 @@ class Header:
 
 
 def read_header(content: BytesLike) -> Header:
-    """Return kind and size of an image file. JPEG, PNG and WebP are parsed here, every other kind by Pillow."""
+    """Return kind and size of an image file. JPEG and PNG are parsed here, every other kind by Pillow."""
     return _parsed(content) or _other(content)
 
 
 def refuse_bomb(content: BytesLike) -> None:
-    """Refuse a JPEG, PNG or WebP with more than `MOST_PIXELS` pixels before a library opens it."""
+    """Refuse a JPEG or PNG with more than `MOST_PIXELS` pixels before a library opens it."""
     _parsed(content)
 
 
 def _parsed(content: BytesLike) -> Header | None:
     if content[:2] == b"\xff\xd8":
         return _jpeg(content)
-    if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
-        return _webp(content)
     if content[:8] != _PNG_SIGNATURE:
         return None
     if len(content) < 24 or content[12:16] != b"IHDR":
@@ -183,22 +181,6 @@ def check_file(content: bytes) -> Header:
     if marker is not None and content.rfind(marker, header.end) < 0:
         raise _broken(f"a {header.kind} that is cut short: it has no end marker")
     return header
-
-
-def _webp(content: BytesLike) -> Header | None:
-    """Return the size that the first chunk of a WebP names; None leaves a damaged or unknown one to Pillow."""
-    kind, size = bytes(content[12:16]), int.from_bytes(content[20:30], "little")
-    if len(content) < 30:
-        return None
-    if kind == b"VP8 " and content[23:26] == b"\x9d\x01\x2a":
-        width, height = size >> 48 & 0x3FFF, size >> 64 & 0x3FFF
-    elif kind == b"VP8L" and content[20] == 0x2F:
-        width, height = (size >> 8 & 0x3FFF) + 1, (size >> 22 & 0x3FFF) + 1
-    elif kind == b"VP8X":
-        width, height = (size >> 32 & 0xFFFFFF) + 1, (size >> 56) + 1
-    else:
-        return None
-    return Header(kind=WEBP, width=width, height=height, end=30)
 
 
 def _jpeg(content: BytesLike) -> Header:

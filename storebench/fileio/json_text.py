@@ -8,7 +8,6 @@ from typing import Any
 
 from storebench.errors import CorruptDataError
 
-MOST_LEVELS = 100  # most levels of nested lists and objects; storebench writes fewer than ten
 _MOST_CHARACTERS = 60
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
@@ -23,7 +22,6 @@ def parse_json(raw: bytes | str, where: Where, *, hint: str | None = None) -> An
     try:
         text = (raw if isinstance(raw, str) else raw.decode("utf-8")).removeprefix("\ufeff")
         value = json.loads(text)
-        _refuse_deep(value)
         if _SURROGATE.search(text):
             # Half of a surrogate pair can be parsed, but neither printed nor written.
             json.dumps(value, ensure_ascii=False).encode("utf-8")
@@ -63,18 +61,3 @@ def in_few_words(message: str) -> str:
     return re.sub(r", unable to .*", "", message.replace("Input should be", "must be")).replace(
         "a valid integer", "a whole number"
     )
-
-
-def _refuse_deep(value: Any) -> None:
-    level = [value]
-    for _ in range(MOST_LEVELS + 1):
-        level = [
-            child
-            for parent in level
-            if isinstance(parent, dict | list)
-            for child in (parent.values() if isinstance(parent, dict) else parent)
-            if isinstance(child, dict | list)
-        ]
-        if not level:
-            return
-    raise RecursionError

@@ -160,19 +160,26 @@ def measured(candidate: Candidate, *, budget_s: float) -> SampleSet:
     )
 
 
+def evicted(path: Path) -> tuple[int, str]:
+    """Evict a file; return its pages, and the reason why no read of it is known to be cold, or ""."""
+    method, before = evict([path]), resident([path])
+    facts = cache_facts(CacheState.COLD, before, paths=[path], how=method)
+    if facts.verdict != CacheVerdict.VERIFIED:
+        return before.pages_total, facts.reason
+    if before.pages_total < FEWEST_PAGES:
+        small = f"too small a file, {before.pages_total} pages of at least {FEWEST_PAGES}"
+        return before.pages_total, f"{small}: after a few reads all of it is in memory"
+    return before.pages_total, ""
+
+
 def cold_reads(source: Source, budget_s: float) -> Reads:
     """Read items for about `budget_s` seconds, each with the file evicted before."""
     deadline = time.perf_counter() + budget_s
     paths = [source.path]
-    method = evict(paths)
-    before = resident(paths)
-    facts = cache_facts(CacheState.COLD, before, paths=paths, how=method)
-    if facts.verdict != CacheVerdict.VERIFIED:
-        return Reads(samples=0, reason=facts.reason)
-    if before.pages_total < FEWEST_PAGES:
-        small = f"too small a file, {before.pages_total} pages of at least {FEWEST_PAGES}"
-        return Reads(samples=0, reason=f"{small}: after a few reads all of it is in memory")
-    most = max(LEAST_RESIDENT_PAGES, MOST_RESIDENT_FRAC * before.pages_total)
+    pages_total, why_not = evicted(source.path)
+    if why_not:
+        return Reads(samples=0, reason=why_not)
+    most = max(LEAST_RESIDENT_PAGES, MOST_RESIDENT_FRAC * pages_total)
     seconds: list[float] = []
     pages: list[int] = []
     *items, last = source.items

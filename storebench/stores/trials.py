@@ -9,10 +9,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-from storebench.probes.page_cache import cache_facts, evict, resident
-from storebench.results import CacheVerdict
-from storebench.settings.words import CacheState
-from storebench.stores.random_reads import FEWEST_PAGES, Prepare, Setting, Source, Trial
+from storebench.stores.random_reads import Prepare, Setting, Source, Trial, evicted
 
 READ_S = 0.25  # of one reading
 ROUNDS, ENOUGH_S = 3, 3.0  # no round of a setting begins later
@@ -48,12 +45,8 @@ def tried(settings: Iterable[Setting | Trial]) -> list[Trial]:
 
 def _rate(source: Source, cold: bool) -> float:
     """Return samples per second; 0 if the page cache cannot be brought into the state of the setting."""
-    paths = [source.path]
-    if cold:
-        method, before = evict(paths), resident(paths)
-        facts = cache_facts(CacheState.COLD, before, paths=paths, how=method)
-        if facts.verdict != CacheVerdict.VERIFIED or before.pages_total < FEWEST_PAGES:
-            return 0.0
+    if cold and evicted(source.path)[1]:
+        return 0.0
     parts = [source.items[number :: source.threads] for number in range(source.threads)]
     with ExitStack() as stack, ThreadPoolExecutor(source.threads) as threads:
         opened = [stack.enter_context(source.open()) for _ in range(1 if source.shared else source.threads)]

@@ -38,18 +38,6 @@ def test_kind_and_size_are_those_that_pillow_finds(kind: str, mode: str, suffix:
     assert suffix_of(content) == suffix.lower().replace(".jpeg", ".jpg")
 
 
-@pytest.mark.parametrize("size", [(1, 1), (300, 20), (16, 1025)])
-@pytest.mark.parametrize(("mode", "options"), [("RGB", {}), ("RGB", {"lossless": True}), ("RGBA", {})])
-def test_the_size_of_a_webp_is_that_of_its_first_chunk(
-    size: tuple[int, int], mode: str, options: dict[str, bool]
-) -> None:
-    buffer = io.BytesIO()
-    PilImage.new(mode, size, (9, 8, 7, 100)[: len(mode)]).save(buffer, "WEBP", **options)
-    header = read_header(buffer.getvalue())
-    assert (header.kind, header.width, header.height) == ("WEBP", *size)
-    assert header.end == 30
-
-
 def test_the_thumbnail_of_a_photograph_is_not_its_size() -> None:
     assert (read_header(JPEG).width, read_header(JPEG).height) == SIZE
 

@@ -40,8 +40,7 @@ def test_each_kind_has_settings_of_its_own(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
-    for module in ("trials", "random_reads"):
-        monkeypatch.setattr(f"storebench.stores.{module}.FEWEST_PAGES", 16)
+    monkeypatch.setattr("storebench.stores.random_reads.FEWEST_PAGES", 16)
     name = WRITERS[kind](tmp_path / "data", SAMPLES)
     before = {path: path.read_bytes() for path in (tmp_path / "data").rglob("*") if path.is_file()}
     found = trials_of(tmp_path / "data" / "a.h5" if kind == "HDF5" else name)
