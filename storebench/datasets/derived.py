@@ -1,8 +1,7 @@
 """Cut a dataset, or extend a small real sample to a realistic size."""
 
 import dataclasses
-from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,16 +13,29 @@ from storebench.datasets.sources import check_index, fingerprint
 CACHE_BYTES = 96 << 20  # decoded originals that one process caches: 512 of 256 x 256 x 3
 
 
-class ChosenSamples(Dataset):
-    """Samples of a source dataset, or samples that are made of them; `tag` tells selections of it apart."""
+Note = Callable[[Provenance, str], Provenance]
+"""Return the provenance of chosen samples, given that of the source and how further samples are made."""
 
-    def __init__(self, source: Dataset, count: int, tag: tuple[object, ...]) -> None:
-        self.source = source
-        self._count = count
-        self._tag = tag
-        self._info = self._selected(source.info, "grown")
+
+class ChosenSamples(Dataset):
+    """Samples of a source dataset by their places in it; `tag` tells selections of it apart."""
+
+    def __init__(
+        self, source: Dataset, places: Sequence[int], tag: tuple[object, ...], note: Note = lambda old, _: old
+    ) -> None:
+        self.source, self.places = source, places
+
+        def selected(old: DatasetInfo, how: str) -> DatasetInfo:
+            return dataclasses.replace(
+                old,
+                count=len(places),
+                provenance=note(old.provenance, how),
+                fingerprint=fingerprint(old.fingerprint, *tag),
+            )
+
+        self._info = selected(source.info, "grown")
         files = source.original_info
-        self.original_info = None if files is None else self._selected(files, "repeated")
+        self.original_info = None if files is None else selected(files, "repeated")
         self.resize_note, self.layout_note = source.resize_note, source.layout_note
         self.skip_note, self.thread_safe = source.skip_note, source.thread_safe
         self.in_memory = source.in_memory
@@ -39,32 +51,9 @@ class ChosenSamples(Dataset):
     def locate(self, index: int) -> str:
         return self.source.locate(self.place(index))
 
-    def _selected(self, old: DatasetInfo, how: str) -> DatasetInfo:
-        return dataclasses.replace(
-            old,
-            count=self._count,
-            provenance=self._provenance(old.provenance, how),
-            fingerprint=fingerprint(old.fingerprint, *self._tag),
-        )
-
-    def _provenance(self, old: Provenance, how: str) -> Provenance:  # noqa: ARG002 - for subclasses
-        """Return the provenance of the samples; `how` says how further samples are made."""
-        return old
-
-    @abstractmethod
     def place(self, index: int) -> int:
         """Return the index in the source of the image that sample `index` is, or is made of."""
-
-
-class Subset(ChosenSamples):
-    """Fewer samples than the source has: the first ones, or evenly spread ones."""
-
-    def __init__(self, source: Dataset, count: int, *, strided: bool) -> None:
-        self._strided = strided
-        super().__init__(source, count, (count, "subset", strided))
-
-    def place(self, index: int) -> int:
-        return index * len(self.source) // self._count if self._strided else index
+        return self.places[index]
 
 
 class Grown(ChosenSamples):
@@ -73,7 +62,7 @@ class Grown(ChosenSamples):
     def __init__(self, source: Dataset, count: int, seed: int) -> None:
         self.seed = seed
         self._cache: dict[int, tuple[Image, int]] = {}
-        super().__init__(source, count, (count, "grown", seed))
+        super().__init__(source, range(count), (count, "grown", seed), self._note)
 
     def sample(self, index: int) -> tuple[Image, int]:
         check_index(index, len(self))
@@ -89,9 +78,9 @@ class Grown(ChosenSamples):
     def place(self, index: int) -> int:
         return index % len(self.source)
 
-    def _provenance(self, old: Provenance, how: str) -> Provenance:
-        noted = old.noted(f"{len(self.source)} originals {how} to {self._count}")
-        frac = 1 - len(self.source) / self._count
+    def _note(self, old: Provenance, how: str) -> Provenance:
+        noted = old.noted(f"{len(self.source)} originals {how} to {len(self.places)}")
+        frac = 1 - len(self.source) / len(self.places)
         return dataclasses.replace(noted, origin=Origin.DERIVED, derived_frac=frac)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -123,8 +112,14 @@ def select(source: Dataset, spec: DatasetSpec, *, by_class: bool) -> Dataset:
     if count > len(source):
         return Grown(source, count, spec.seed)
     if size < len(source):
-        source = Subset(source, size, strided=True)
-    return source if count == len(source) else Subset(source, count, strided=by_class)
+        source = _subset(source, size, strided=True)
+    return source if count == len(source) else _subset(source, count, strided=by_class)
+
+
+def _subset(source: Dataset, count: int, *, strided: bool) -> Dataset:
+    """Return the first samples, or evenly spread ones."""
+    spread = [at * len(source) // count for at in range(count)] if strided else range(count)
+    return ChosenSamples(source, spread, (count, "subset", strided))
 
 
 def places_in(dataset: Dataset, source: Dataset) -> Sequence[int]:

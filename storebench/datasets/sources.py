@@ -171,8 +171,7 @@ def members(
                 if info.isreg() and not info.issparse():
                     yield Member(info.name, info.offset_data, info.size)
                 elif not info.isdir() and info.name.lower().endswith(suffixes):
-                    kind = _NO_FILES.get(info.type, "of another kind")
-                    raise _broken_tar(where, f"its member {info.name!r} is {kind}, not a regular file")
+                    raise _broken_tar(where, f"its member {info.name!r} is not a regular file")
             at = archive.offset
     except (tarfile.TarError, ValueError) as error:
         raise _broken_tar(where, f"not a tar archive, or a truncated one ({error})") from error
@@ -180,16 +179,6 @@ def members(
     stream.seek(at)
     if stream.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
         raise _broken_tar(where, f"truncated or damaged: no valid header at byte {at:,}")
-
-
-_NO_FILES = {
-    tarfile.LNKTYPE: "a hard link",
-    tarfile.SYMTYPE: "a symbolic link",
-    tarfile.CHRTYPE: "a character device",
-    tarfile.BLKTYPE: "a block device",
-    tarfile.FIFOTYPE: "a FIFO",
-    tarfile.GNUTYPE_SPARSE: "a sparse file",
-}
 
 
 def _broken_tar(where: str, what: str) -> CorruptDataError:

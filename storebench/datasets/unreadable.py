@@ -106,27 +106,23 @@ def select_readable(
     ]  # a list may name a file twice
     if not readable:
         raise refusal(unreadable, len(unreadable), advice="")
-    kept = Readable(source, readable, list(errors.values()))
+    kept = _readable(source, readable, list(errors.values()))
     return select(kept, spec, by_class=by_class) if isinstance(chosen, Grown) else kept
 
 
-class Readable(ChosenSamples):
-    """Some samples of a dataset: those whose image files can be read."""
+def _readable(source: Dataset, places: Sequence[int], left_out: Sequence[Refusal]) -> Dataset:
+    """Return some samples of a dataset: those whose image files can be read."""
+    skipped = len(left_out)
+    words = f"{number_of(skipped, 'unreadable file')} left out"
 
-    def __init__(self, source: Dataset, places: Sequence[int], left_out: Sequence[Refusal]) -> None:
-        self._places = places
-        self._skipped = len(left_out)
-        self._note = f"{number_of(self._skipped, 'unreadable file')} left out"
-        named = "; ".join(plain(f"{error.where}: {error.what}") for error in left_out[:_NAMED])
-        more = f"; and {self._skipped - _NAMED:,} more" if self._skipped > _NAMED else ""
-        super().__init__(source, len(places), ("readable", self._places))
-        self.skip_note = f"{self._note}: {named}{more}"
+    def note(old: Provenance, _: str) -> Provenance:
+        return dataclasses.replace(old.noted(words), skipped_files=skipped)
 
-    def place(self, index: int) -> int:
-        return self._places[index]
-
-    def _provenance(self, old: Provenance, how: str) -> Provenance:  # noqa: ARG002 - no samples are added
-        return dataclasses.replace(old.noted(self._note), skipped_files=self._skipped)
+    chosen = ChosenSamples(source, places, ("readable", places), note)
+    named = "; ".join(plain(f"{error.where}: {error.what}") for error in left_out[:_NAMED])
+    more = f"; and {skipped - _NAMED:,} more" if skipped > _NAMED else ""
+    chosen.skip_note = f"{words}: {named}{more}"
+    return chosen
 
 
 def _kept(listings: Listings, name: str, source: Dataset) -> dict[int, Refusal] | None:

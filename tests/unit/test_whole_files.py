@@ -2,9 +2,6 @@
 
 import errno
 import os
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -17,7 +14,6 @@ LargestFile = Callable[[int], AbstractContextManager[None]]
 
 SIZES = (0, 1, 4095, 4096, 4097, 65_536, 99_999)
 CONTENT = b"new" * 33_334
-MIB = 1 << 20
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -96,40 +92,3 @@ def test_a_folder_in_the_place_of_a_file_is_refused(tmp_path: Path) -> None:
     assert contents(tmp_path) == before
     with pytest.raises(ValueError, match="is not the name of a file"):
         write_all(tmp_path, {"../report.md": "elsewhere"})
-
-
-WRITER = """\
-import sys
-from pathlib import Path
-from storebench.fileio.whole_files import open_message, write_all, write_message, write_whole
-number = 0
-while True:
-    number += 1
-    content = bytes([number % 256]) * (4 << 20)
-    write_whole(Path(sys.argv[1], "file"), content)
-    write_all(Path(sys.argv[1], f"folder-{number}"), {"a": content, "b": content})
-"""
-
-
-def test_a_killed_writer_leaves_whole_files_and_the_next_one_sweeps(tmp_path: Path) -> None:
-    for delay_s in (0.0, 0.011, 0.023, 0.031):
-        process = subprocess.Popen([sys.executable, "-c", WRITER, tmp_path])
-        end = time.monotonic() + 20
-        while not (tmp_path / "folder-1").exists():
-            assert time.monotonic() < end
-            assert process.poll() is None
-            time.sleep(0.002)
-        time.sleep(delay_s)
-        process.kill()
-        process.wait()
-        for path in [tmp_path / "file", *tmp_path.glob("folder-*/*")]:
-            content = path.read_bytes()
-            assert len(content) == 4 * MIB
-            assert content == content[:1] * len(content)
-        assert all(len(list(folder.iterdir())) == 2 for folder in tmp_path.glob("folder-*"))
-        write_whole(tmp_path / "file", "after it")
-        assert {path.name.partition("-")[0] for path in tmp_path.iterdir()} == {"file", "folder"}
-        for path in tmp_path.glob("folder-*/*"):
-            path.unlink()
-        for folder in tmp_path.glob("folder-*"):
-            folder.rmdir()

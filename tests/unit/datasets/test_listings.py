@@ -9,15 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from storebench.datasets import Dataset, DatasetSpec, open_dataset
 from storebench.datasets.listing import FOLDER, Listings
-from storebench.errors import StorebenchError
 from tests.support.dataset_files import digests, image_file, write_class_folders
 from tests.support.opened_files import opened_in
-from tests.support.thinning import examples
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 LATIN = os.fsdecode(b"caf\xe9 and more")
@@ -142,51 +138,3 @@ def test_a_damaged_listing_is_as_good_as_none(photos: Path, stores: Path) -> Non
         changed[random_.randrange(len(content))] ^= 1 << random_.randrange(8)
         path.write_bytes(random_.choice([bytes(changed), content[: random_.randrange(len(content))]]))
         assert open_at(photos, stores).info == expected
-
-
-def _read(dataset: Dataset) -> str:
-    """Read all samples; return the refusal of one that cannot be read, else ""."""
-    try:
-        assert digests(dataset)
-    except StorebenchError as error:
-        return str(error)
-    return ""
-
-
-PLACES = ("", "train", "val", "test", "a", "train/a", "val/a")
-ENTRIES: dict[str, Callable[[Path], object]] = {
-    "1.jpg": lambda path: path.write_bytes(image_file()),
-    "2.png": lambda path: path.write_bytes(b"no image"),
-    "notes.txt": lambda path: path.write_text("no image"),
-    "gone.jpg": lambda path: path.symlink_to("nowhere"),
-    "gone": lambda path: path.symlink_to("nowhere"),
-    "loop": lambda path: path.symlink_to("."),
-    "pipe.jpg": os.mkfifo,
-    "empty": lambda path: path.mkdir(),
-}
-
-
-@examples(60)
-@given(
-    made=st.sets(st.tuples(st.sampled_from(PLACES), st.sampled_from(sorted(ENTRIES))), max_size=6),
-    data=st.data(),
-)
-def test_any_layout_is_read_or_refused(
-    made: set[tuple[str, str]], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    root = tmp_path_factory.mktemp("layout")
-    for place, name in sorted(made):
-        (root / place).mkdir(parents=True, exist_ok=True)
-        ENTRIES[name](root / place / name)
-    options = {
-        "split": data.draw(st.sampled_from(["train", "test"])),
-        "skip_unreadable": data.draw(st.booleans()),
-    }
-    try:
-        dataset = open_at(root, None, **options)
-    except StorebenchError as error:
-        refusal = str(error)
-    else:
-        refusal = _read(dataset)
-        assert not (refusal and options["skip_unreadable"])
-    assert not refusal or str(root) in refusal

@@ -41,19 +41,3 @@ def test_the_test_split_is_another_and_imagenet_has_none() -> None:
     assert not set(digests(train)) & set(digests(test))
     with pytest.raises(DataNotFoundError, match="has no test split"):
         stand_in("imagenet", split="test")
-
-
-def features(dataset: Dataset, count: int) -> tuple[np.ndarray, np.ndarray]:
-    samples = [dataset.sample(index) for index in range(count)]
-    flat = np.stack([image.astype(np.float64).ravel() / 255 for image, _ in samples])
-    flat -= flat.mean(axis=1, keepdims=True)
-    return flat, np.array([label for _, label in samples])
-
-
-@pytest.mark.parametrize(("name", "floor"), [("mnist", 0.8), ("cifar10", 0.6)])
-def test_even_the_nearest_class_mean_tells_the_classes_apart(name: str, floor: float) -> None:
-    images, classes = features(stand_in(name), 1500)
-    means = np.stack([images[classes == label].mean(axis=0) for label in range(10)])
-    means /= np.linalg.norm(means, axis=1, keepdims=True)
-    unseen, truth = features(stand_in(name, split="test"), 500)
-    assert np.mean((unseen @ means.T).argmax(axis=1) == truth) > floor

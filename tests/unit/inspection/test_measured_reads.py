@@ -1,13 +1,7 @@
 """Cold and warm reads of `storebench inspect`: their state is counted, and the last line says what a sample costs."""
 
-import contextlib
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -118,29 +112,3 @@ def test_the_findings_are_printed_as_json(disk: Path) -> None:
         == set(part["warm"])
     )
     assert part["amplification"] == pytest.approx(part["touched_bytes"] / part["sample_bytes"][1])
-
-
-def children_with(path: Path, parent: int) -> list[str]:
-    """Return the children of a process that have a file open."""
-    found = []
-    for child in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
-        with contextlib.suppress(OSError):
-            found += [child for link in Path(f"/proc/{child}/fd").iterdir() if link.readlink() == path]
-    return found
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_ends_the_process_that_reads(tmp_path: Path, number: signal.Signals) -> None:
-    path = write_per_image(tmp_path / "classes.h5", jpegs(600))
-    command = [sys.executable, "-m", "storebench", "inspect", str(path), "--samples", "600"]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    while not (found := children_with(path, process.pid)):
-        assert process.poll() is None
-        time.sleep(0.001)
-    os.killpg(process.pid, number)  # as a terminal does: the process that reads hears it, too
-    out, error = process.communicate(timeout=30)
-    assert (process.returncode, out) == (130, "")
-    assert error.splitlines() == ["storebench: interrupted; nothing half-written was kept"]
-    assert not [child for child in found if Path(f"/proc/{child}").exists()]
