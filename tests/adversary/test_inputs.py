@@ -245,35 +245,3 @@ def test_an_option_that_asks_for_too_much_is_refused_at_once(
     arguments: list[str], words: str, limited: Limited
 ) -> None:
     assert words in refusal(limited(*arguments, "-d", "mnist", "--synthetic"), 2)
-
-
-def _huge(path: Path) -> None:
-    with path.open("wb") as file:
-        file.truncate(1 << 40)
-
-
-NOT_FILES: dict[str, tuple[Callable[[Path], None], str]] = {
-    "a FIFO": (_fifo, "a FIFO, not a regular file"),
-    "a device": (_link_to("/dev/zero"), "a character device, not a regular file"),
-    "a terabyte": (_huge, "larger than"),
-}
-
-
-@pytest.mark.parametrize("name", NOT_FILES)
-def test_a_scenario_that_is_no_file_is_refused(name: str, limited: Limited, tmp_path: Path) -> None:
-    make, words = NOT_FILES[name]
-    make(tmp_path / "s.toml")
-    assert f"s.toml: {words}" in refusal(limited("bench", "s.toml", "--dry-run"), 2)
-
-
-@pytest.mark.parametrize("name", NOT_FILES)
-def test_a_runs_own_file_that_is_no_file_is_refused(
-    name: str, cli: Callable[..., Outcome], tmp_path: Path
-) -> None:
-    (tmp_path / "s.toml").write_text(SCENARIO, encoding="utf-8")
-    (tmp_path / "run").mkdir()
-    make, words = NOT_FILES[name]
-    make(tmp_path / "run" / "run.json")
-    line = refusal(cli("bench", "s.toml", "--resume", "--out", "run", timeout=TIME_S), 5)
-    assert "run/run.json: " in line
-    assert words in line

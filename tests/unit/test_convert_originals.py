@@ -71,20 +71,6 @@ def test_a_damaged_file_is_named_whichever_thread_met_it(photos: DatasetSpec, tm
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("encoder")]
 
 
-def test_a_label_without_a_class_is_refused(
-    photos: DatasetSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    original = FileDataset.original
-
-    def mislabelled(self: FileDataset, index: int, *, decode: bool = True) -> tuple[bytes, int]:
-        payload, label = original(self, index, decode=decode)
-        return payload, 2 if index == EACH + 1 else label
-
-    monkeypatch.setattr(FileDataset, "original", mislabelled)
-    with pytest.raises(CorruptDataError, match=rf"sample {EACH + 1} .* has label 2, but there are 2 classes"):
-        build(photos, tmp_path / "stores", BuildOptions(processes=2))
-
-
 def test_threads_that_are_left_early_read_no_more(
     photos: DatasetSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -122,29 +122,18 @@ def interrupt(folder: Path, verb: str, number: signal.Signals, after_s: float) -
         assert process.returncode in (0, 1, 2, 3, 5), what
 
 
-@pytest.mark.parametrize("number", SIGNALS)
-def test_an_interrupted_conversion_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
+@pytest.mark.parametrize("numbers", [*((number,) for number in SIGNALS), (*SIGNALS, *SIGNALS)])
+def test_an_interrupted_conversion_leaves_nothing(
+    numbers: tuple[signal.Signals, ...], tmp_path: Path
+) -> None:
     words = ("convert", "png", "-d", "mnist", "--synthetic", "--size", "60000", "--processes", "2")
     process = start(tmp_path, *words)
     with ended([process]):
         while not list(tmp_path.glob("stores/*/.storebench-unfinished-*/*/*")):
             assert process.poll() is None
             time.sleep(0.01)
-        os.killpg(process.pid, number)  # as a terminal does that is closed: to the encoders as well
-        _, error = process.communicate(timeout=30)
-    assert process.returncode == 130
-    assert error.strip() == LINE
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_several_signals_at_once_are_one_interrupt(tmp_path: Path) -> None:
-    process = start(tmp_path, "convert", "png", "-d", "mnist", "--synthetic", "--size", "60000")
-    with ended([process]):
-        while not list(tmp_path.glob("stores/*/.storebench-unfinished-*")):
-            assert process.poll() is None
-            time.sleep(0.01)
-        for number in (*SIGNALS, *SIGNALS):
-            process.send_signal(number)
+        for number in numbers:
+            os.killpg(process.pid, number)  # as a terminal does that is closed: to the encoders as well
         _, error = process.communicate(timeout=30)
     assert process.returncode == 130
     assert error.strip() == LINE
