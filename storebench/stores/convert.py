@@ -214,15 +214,12 @@ def _write(
         bytes_on_disk=bytes_on_disk,
         samples_digest=set_digest(digests),
         lossless=codec.lossless,
-        psnr_db=_psnr_db(squared_error / (done * dataset.info.image_bytes)),
+        psnr_db=10 * math.log10(255**2 * done * dataset.info.image_bytes / squared_error)
+        if squared_error
+        else None,  # where no pixel differs
         build_s=build_s,
         decoded=options.decode or not isinstance(dataset, Originals) or dataset.decoded_before,
         created_utc=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         storebench_version=__version__,
     )
     return digests, manifest
-
-
-def _psnr_db(mean_squared_error: float) -> float | None:
-    """Return the peak signal-to-noise ratio of 8-bit pixels; None where no pixel differs."""
-    return 10 * math.log10(255**2 / mean_squared_error) if mean_squared_error else None

@@ -1,14 +1,13 @@
 """The image of a store: the same files in a separate file system, for a device with its own read-ahead."""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from storebench.errors import from_os_error
 from storebench.manifest import MANIFEST_NAME
 from storebench.probes.loop_mount import BLOCK_BYTES, fill_image, make_image
 from storebench.progress import Say, mute
-from storebench.stores.copies import is_copy
-from storebench.stores.staging import new_folder, staged
+from storebench.stores.copies import ensure_of, is_copy
 from storebench.system.scratch import sweep
 
 DEVICES_DIR = ".devices"
@@ -32,26 +31,20 @@ def ensure_image(store: Path, say: Say = mute) -> StoreImage:
     if is_copy(target, store):
         sweep(target.parent)
     else:
-        try:
-            with staged(target, say):
-                if not is_copy(target, store):  # another process may have copied it in the meantime
-                    say(f"copying {store.name} into an image for its own device")
-                    _copy(store, target)
-        except OSError as error:
-            raise from_os_error(error, target) from error
+        doing = f"copying {store.name} into an image for its own device"
+        ensure_of(store, target, partial(_fill, store), doing, say, IMAGE_NAME)
     return StoreImage(image=target / IMAGE_NAME, point=target / POINT_NAME)
 
 
-def _copy(store: Path, target: Path) -> None:
+def _fill(store: Path, folder: Path) -> None:
     manifest = (store / MANIFEST_NAME).read_bytes()
-    with new_folder(target, IMAGE_NAME, MANIFEST_NAME) as folder:
-        image, point = folder / IMAGE_NAME, folder / POINT_NAME
-        point.mkdir()
-        paths = list(store.rglob("*"))
-        content = sum(_blocks(path.stat().st_size) + _INODE_BYTES for path in paths)
-        make_image(image, _blocks(int(content * (1 + _SLACK_FRAC)) + _SLACK_BYTES), files=len(paths))
-        fill_image(image, point, store)
-        (folder / MANIFEST_NAME).write_bytes(manifest)
+    image, point = folder / IMAGE_NAME, folder / POINT_NAME
+    point.mkdir()
+    paths = list(store.rglob("*"))
+    content = sum(_blocks(path.stat().st_size) + _INODE_BYTES for path in paths)
+    make_image(image, _blocks(int(content * (1 + _SLACK_FRAC)) + _SLACK_BYTES), files=len(paths))
+    fill_image(image, point, store)
+    (folder / MANIFEST_NAME).write_bytes(manifest)
 
 
 def _blocks(size: int) -> int:

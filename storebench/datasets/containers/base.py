@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from storebench.arrays import ImageShape, ImageSize
 from storebench.datasets.base import MOST_SAMPLES, Image
 from storebench.datasets.folder import MOST_LABEL, ONE_CLASS
 from storebench.datasets.images import MOST_FILE_BYTES
@@ -141,6 +142,10 @@ class Container(ABC):
     ignored: Sequence[str] = ()  # fields beside the images where none was found to be the label
     deadline: float = math.inf  # of `time.perf_counter`: a scan of one file may end early then
     not_in_place: str = ""  # why its samples cannot be read where they are
+    digest: str  # identifies its files
+    sizes: Sequence[ImageSize] = ()  # of some images
+    shape: ImageShape  # of all samples
+    are_files: bool = True  # whether samples are image files, and not pixels
 
     def __init__(self, kind: str, files: Sequence[Path], asked: Asked) -> None:
         self.kind = kind  # in words
@@ -173,6 +178,19 @@ class Container(ABC):
     @abstractmethod
     def read(self, index: int) -> bytes | Image:
         """Return the bytes of the image file that a sample holds, or its pixels if it holds those."""
+
+    def served(self, index: int) -> bytes | Image:
+        """Return a sample, which has to be of the same kind as the first one."""
+        image = self.read(index)
+        shape = None if isinstance(image, bytes) else image.shape
+        if shape == (None if self.are_files else self.shape):
+            return image
+        what = f"pixels of shape {shape}" if shape else "an image file"
+        raise CorruptDataError(
+            f"{what}, unlike the first sample",
+            where=self.locate(index),
+            hint="Resize the images to one size, or store all as image files.",
+        )
 
     def read_many(self, indices: Sequence[int]) -> list[bytes | Image]:
         return [self.read(index) for index in indices]

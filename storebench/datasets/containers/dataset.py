@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from storebench.datasets.base import CONTAINER_PREFIX, Dataset, DatasetInfo, Image, Origin, Provenance
-from storebench.datasets.containers.base import listed
+from storebench.datasets.containers.base import Container, listed
 from storebench.datasets.containers.find import find_container
-from storebench.datasets.containers.scan import Scanned, scanned
+from storebench.datasets.containers.scan import scanned
 from storebench.datasets.derived import ChosenSamples, Grown, places_in
 from storebench.datasets.files import ImageFiles, Originals
 from storebench.datasets.folder import ONE_CLASS
@@ -21,10 +21,9 @@ def open_container(
     text: str, split: Split, image_size: int | None = None, listings: Listings | None = None
 ) -> Dataset:
     """Open ``container:PATH``: its samples are in the order of its files, and of each file."""
-    found = scanned(find_container(text, split), listings)
-    container = found.container
+    container = scanned(find_container(text, split), listings)
     if split == Split.TEST:
-        train = scanned(find_container(text, Split.TRAIN), listings).container.classes.names
+        train = scanned(find_container(text, Split.TRAIN), listings).classes.names
         container.classes = container.classes.among(train, container.files[0])
     classes = container.classes
     one_class = "one class only, so every label is 0" if len(classes.names) == 1 else ""
@@ -32,28 +31,28 @@ def open_container(
         others = f" (#IMAGE,LABEL names one of {listed(container.ignored)})" if container.ignored else ""
         one_class = f"no label found, so every label is 0{others}"
     source = f"{container.kind} ({number_of(len(container.files), 'file')})"
-    identity = container.asked, fingerprint(classes.labels.tobytes()), classes.names, found.digest
+    identity = container.asked, fingerprint(classes.labels.tobytes()), classes.names, container.digest
     info = DatasetInfo(
         name=CONTAINER_PREFIX + text_of_name(text),
         split=split,
         count=len(classes.labels),
-        image_shape=found.shape,
+        image_shape=container.shape,
         class_names=classes.names,
         provenance=Provenance(origin=Origin.REAL, source=source).noted(*container.notes, one_class),
-        fingerprint=fingerprint("pixels", found.shape, *identity),
+        fingerprint=fingerprint("pixels", container.shape, *identity),
     )
-    if found.are_files:
-        return ContainerImages(info, found, image_size, identity)
+    if container.are_files:
+        return ContainerImages(info, container, image_size, identity)
     if image_size is not None:
         raise UsageError(
             f"the samples of {container.kind} are pixels of one size, so none can be asked for",
             where=container.files[0],
             hint="Leave out --image-size.",
         )
-    return ContainerPixels(info, found)
+    return ContainerPixels(info, container)
 
 
-def in_place(dataset: Dataset) -> tuple[Scanned, Sequence[int]] | None:
+def in_place(dataset: Dataset) -> tuple[Container, Sequence[int]] | None:
     """Return the container of a dataset and the number in it of each sample; None if the dataset has none."""
     chosen = source = dataset.source if isinstance(dataset, Originals) else dataset
     while isinstance(source, ChosenSamples):
@@ -62,25 +61,25 @@ def in_place(dataset: Dataset) -> tuple[Scanned, Sequence[int]] | None:
         return None
     if isinstance(source, ContainerPixels) and isinstance(chosen, Grown):
         raise UsageError("samples that are derived from others are in no container", hint="Leave out --size.")
-    return source.found, places_in(chosen, source)
+    return source.container, places_in(chosen, source)
 
 
 class ContainerImages(ImageFiles):
     """Serve the image files that a container holds."""
 
     def __init__(
-        self, info: DatasetInfo, found: Scanned, image_size: int | None, identity: tuple[object, ...]
+        self, info: DatasetInfo, container: Container, image_size: int | None, identity: tuple[object, ...]
     ) -> None:
-        self.found = found
-        self.labels = found.container.classes.labels
+        self.container = container
+        self.labels = container.classes.labels
         self.layout_note = info.provenance.note
-        self.describe("container", info, found.sizes, image_size, *identity)
+        self.describe("container", info, container.sizes, image_size, *identity)
 
     def locate(self, index: int) -> str:
-        return self.found.container.locate(index)
+        return self.container.locate(index)
 
     def _read(self, index: int) -> bytes:
-        image = self.found.image(index)
+        image = self.container.served(index)
         assert isinstance(image, bytes)
         return image
 
@@ -88,15 +87,15 @@ class ContainerImages(ImageFiles):
 class ContainerPixels(Dataset):
     """Serve the pixels that a container holds, uint8 of one shape."""
 
-    def __init__(self, info: DatasetInfo, found: Scanned) -> None:
-        self.found, self._info = found, info
+    def __init__(self, info: DatasetInfo, container: Container) -> None:
+        self.container, self._info = container, info
         self.layout_note = info.provenance.note
 
     def locate(self, index: int) -> str:
-        return self.found.container.locate(index)
+        return self.container.locate(index)
 
     def sample(self, index: int) -> tuple[Image, int]:
         check_index(index, len(self))
-        image = self.found.image(index)
+        image = self.container.served(index)
         assert not isinstance(image, bytes)
-        return image, int(self.found.container.classes.labels[index])
+        return image, int(self.container.classes.labels[index])

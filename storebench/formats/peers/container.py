@@ -12,7 +12,6 @@ from storebench.codecs import Payload
 from storebench.datasets.base import Dataset, Image
 from storebench.datasets.containers.base import Container
 from storebench.datasets.containers.dataset import in_place
-from storebench.datasets.containers.scan import Scanned
 from storebench.datasets.containers.tar import TarShards
 from storebench.datasets.containers.tfrecord import TfRecords
 from storebench.errors import UsageError
@@ -40,30 +39,30 @@ def backend_in_place(dataset: Dataset, *, may_stream: bool) -> tuple[str, int]:
     """Return the backend that reads a container as its users do, and the bytes of its files."""
     place = in_place(dataset)
     assert place is not None
-    found, numbers = place
-    if found.container.not_in_place:
-        raise UsageError(found.container.not_in_place)
-    stream = STREAMS.get(type(found.container)) if may_stream else None
+    container, numbers = place
+    if container.not_in_place:
+        raise UsageError(container.not_in_place)
+    stream = STREAMS.get(type(container)) if may_stream else None
     if stream is not None:
         get_format(stream)  # its error says how to install a missing library
-    codec = "" if found.are_files else "+raw"
-    nbytes = sum(path.stat().st_size for path in found.container.files_of(numbers))
+    codec = "" if container.are_files else "+raw"
+    nbytes = sum(path.stat().st_size for path in container.files_of(numbers))
     return f"container{codec}{f':{STREAM}' if stream else ''}", nbytes
 
 
 class ContainerWriter(Writer):
     """Write where the samples are; the samples that come are those of the container, for the digests."""
 
-    def __init__(self, folder: Path, spec: StoreSpec, found: Scanned, numbers: Sequence[int]) -> None:
+    def __init__(self, folder: Path, spec: StoreSpec, container: Container, numbers: Sequence[int]) -> None:
         super().__init__(folder, spec)
-        self._found, self._numbers = found, np.asarray(numbers, np.int64)
+        self._container, self._numbers = container, np.asarray(numbers, np.int64)
 
     def append(self, payload: Payload, label: int) -> None:
         """Keep nothing."""
 
     def close(self) -> None:
-        container, numbers = self._found.container, self._numbers
-        (self.folder / SCAN_FILE).write_bytes(pickle.dumps(self._found))
+        container, numbers = self._container, self._numbers
+        (self.folder / SCAN_FILE).write_bytes(pickle.dumps(container))
         save_array(self.folder / NUMBERS_FILE, numbers)
         if isinstance(container, TarShards | TfRecords) and np.array_equal(numbers, np.arange(len(numbers))):
             shards = [container.spans.shard(number) for number in numbers.tolist()]
@@ -82,8 +81,8 @@ def container_of(store: Path) -> Container:
         raise damaged(f"the file cannot be read ({error.strerror})", path) from error
     except pickle.UnpicklingError:
         raise damaged("it does not say where the samples are", path) from None
-    assert isinstance(found, Scanned)
-    return found.container
+    assert isinstance(found, Container)
+    return found
 
 
 def data_files(store: Path) -> list[Path]:
@@ -207,14 +206,14 @@ class ContainerFormat(Format):
         place = in_place(dataset)
         if place is None:
             return self.writer(folder, spec)
-        found, numbers = place
-        codec, where = "original" if found.are_files else "raw", found.container.files[0]
-        if found.container.not_in_place:
-            raise UsageError(found.container.not_in_place, where=where, hint="Unpack them first.")
+        container, numbers = place
+        codec, where = "original" if container.are_files else "raw", container.files[0]
+        if container.not_in_place:
+            raise UsageError(container.not_in_place, where=where, hint="Unpack them first.")
         if spec.codec != codec:
-            what = f"the images of {found.container.kind} are read as they are, not as {spec.codec}"
+            what = f"the images of {container.kind} are read as they are, not as {spec.codec}"
             raise UsageError(what, where=where, hint=f"Name container+{codec}.")
-        return ContainerWriter(folder, spec, found, numbers)
+        return ContainerWriter(folder, spec, container, numbers)
 
     def data_files(self, store: Path) -> list[Path]:
         return data_files(store)
