@@ -64,7 +64,7 @@ def parse_python(raw: bytes, where: str) -> Records:
 
 def _unpickled(raw: bytes, where: str) -> dict[Any, Any]:
     try:
-        loaded = dict(unpickled(raw, "bytes"))
+        loaded = dict(unpickled(raw))
     except (pickle.UnpicklingError, TypeError, ValueError) as error:
         raise CorruptDataError(
             f"not a pickle of CIFAR-10 data ({error})",

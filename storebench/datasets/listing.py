@@ -83,7 +83,7 @@ class Listings:
                 return None
         content = raw[_DIGEST_BYTES:]
         with contextlib.suppress(pickle.UnpicklingError):
-            return unpickled(content) if _digest(content) == raw[:_DIGEST_BYTES] else None
+            return unpickled(content, own=True) if _digest(content) == raw[:_DIGEST_BYTES] else None
         return None
 
     def keep(self, name: str, value: Any) -> None:

@@ -101,9 +101,8 @@ def select_readable(
     if not unreadable:
         return chosen
     errors = {source.locate(index): error for index, error in unreadable.items()}
-    readable = [
-        place for place in places if source.locate(place) not in errors
-    ]  # a list may name a file twice
+    # By file, because a list may name one twice.
+    readable = [place for place in places if source.locate(place) not in errors]
     if not readable:
         raise refusal(unreadable, len(unreadable), advice="")
     kept = _readable(source, readable, list(errors.values()))

@@ -1,4 +1,4 @@
-"""Unpickle arrays, plain values and storebench's own classes, and nothing else."""
+"""Unpickle arrays, plain values and perhaps storebench's own classes, and nothing else."""
 
 import importlib
 import io
@@ -23,21 +23,25 @@ _ALLOWED = {
 
 
 class _Reader(pickle.Unpickler):
+    own = False
+
     def find_class(self, module: str, name: str) -> Any:
         if f"{module}.{name}" in _ALLOWED:
             return getattr(importlib.import_module(module), name)
-        if module.startswith("storebench."):
+        if self.own and module.startswith("storebench."):
             found = getattr(importlib.import_module(module), name)
             if isinstance(found, type) and found.__module__.startswith("storebench."):
                 return found
         raise pickle.UnpicklingError(f"it wants to call {module}.{name}")
 
 
-def unpickled(content: bytes, encoding: str = "ASCII") -> Any:
-    """Return the value; whatever is wrong with it is a `pickle.UnpicklingError`."""
+def unpickled(content: bytes, *, own: bool = False) -> Any:
+    """Return the value, perhaps of our `own` classes; whatever is wrong with it is a `pickle.UnpicklingError`."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of numpy's own former names, and of damaged texts
-            return _Reader(io.BytesIO(content), encoding=encoding).load()
+            reader = _Reader(io.BytesIO(content), encoding="bytes")  # texts of Python 2 are bytes
+            reader.own = own
+            return reader.load()
     except Exception as error:  # a damaged one raises anything
         raise pickle.UnpicklingError(str(error) or type(error).__name__) from error

@@ -204,6 +204,9 @@ def _write(
             advance(done, len(dataset))
     build_s = time.perf_counter() - started
     file_bytes, bytes_on_disk = measure_sizes(folder, storage_format)
+    psnr_db = None  # where no pixel differs
+    if squared_error:
+        psnr_db = 10 * math.log10(255**2 * done * dataset.info.image_bytes / squared_error)
     manifest = Manifest(
         dataset=dataset.info,
         format=backend.format,
@@ -214,9 +217,7 @@ def _write(
         bytes_on_disk=bytes_on_disk,
         samples_digest=set_digest(digests),
         lossless=codec.lossless,
-        psnr_db=10 * math.log10(255**2 * done * dataset.info.image_bytes / squared_error)
-        if squared_error
-        else None,  # where no pixel differs
+        psnr_db=psnr_db,
         build_s=build_s,
         decoded=options.decode or not isinstance(dataset, Originals) or dataset.decoded_before,
         created_utc=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),

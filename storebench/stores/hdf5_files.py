@@ -30,9 +30,7 @@ from storebench.stores.random_reads import (
 )
 from storebench.stores.trials import BATCH, COPY_BYTES, COPY_ROWS, in_batches
 
-MOST_OBJECTS = (
-    20_000  # groups and data sets to visit; with more, or after `WALK_S`, the others are not looked at
-)
+MOST_OBJECTS = 20_000  # groups and data sets to visit, for at most `WALK_S`
 WALK_S = 3.0
 MANY = 16  # so many alike data sets are samples, one per data set; fewer are looked at one by one
 LEAST_ITEM_BYTES = 17  # shorter elements of a data set with one axis are numbers, such as labels and offsets

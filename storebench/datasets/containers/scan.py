@@ -28,9 +28,8 @@ def scanned(container: Container, listings: Listings | None) -> Container:
         limit_s=LIMIT_S,
         memory_bytes=MEMORY_BYTES,
     )
-    if (
-        listings is not None and files_digest(container.files) == container.digest
-    ):  # it has not changed meanwhile
+    # Unless it has changed meanwhile.
+    if listings is not None and files_digest(container.files) == container.digest:
         listings.keep(name, found)
     return found
 

@@ -76,7 +76,7 @@ def container_of(store: Path) -> Container:
     """Return the container of a store, with nothing of it open."""
     path = store / SCAN_FILE
     try:
-        found = unpickled(read_small_file(path, most_bytes=64 << 30))
+        found = unpickled(read_small_file(path, most_bytes=64 << 30), own=True)
     except OSError as error:
         raise damaged(f"the file cannot be read ({error.strerror})", path) from error
     except pickle.UnpicklingError:
