@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from storebench.codecs import Codec, any_size, decoding_of, get_codec
-from storebench.datasets.base import Dataset, Origin
+from storebench.datasets.base import Dataset
 from storebench.datasets.files import Originals
 from storebench.settings.backend import Backend
 
@@ -20,7 +20,6 @@ class SampleCosts:
     """The cost of one sample, the mean over the measured ones."""
 
     payload_bytes: float  # bytes that a store keeps of it
-    encode_s: float  # seconds to read it and make its payload, in one process
     decode_s: float  # seconds to make pixels of the payload, in one thread
 
 
@@ -39,25 +38,17 @@ def sample_costs(
     # In random order, so that an early end does not leave the last classes out.
     order = random.Random(count).sample(range(probed), probed)
     codec.decode_into(_payload(source, codec, 0), out)  # loads what the library loads once
-    sizes, encoding_s, decoding_s = [], 0.0, 0.0
+    sizes, decoding_s, begun = [], 0.0, time.perf_counter()
     for number in order:
         index = number * count // probed
-        if dataset.info.provenance.origin is Origin.SYNTHETIC:
-            source.sample(index)  # draws what many samples share, once
-        started = time.perf_counter()
         payload = _payload(source, codec, index)
-        encoded = time.perf_counter()
+        started = time.perf_counter()
         codec.decode_into(payload, out)
         sizes.append(len(payload))
-        encoding_s += encoded - started
-        decoding_s += time.perf_counter() - encoded
-        if encoding_s + decoding_s > limit_s:
+        decoding_s += time.perf_counter() - started
+        if time.perf_counter() - begun > limit_s:
             break
-    return SampleCosts(
-        payload_bytes=sum(sizes) / len(sizes),
-        encode_s=encoding_s / len(sizes),
-        decode_s=decoding_s / len(sizes),
-    )
+    return SampleCosts(payload_bytes=sum(sizes) / len(sizes), decode_s=decoding_s / len(sizes))
 
 
 def _payload(source: Dataset, codec: Codec, index: int) -> bytes:

@@ -24,7 +24,7 @@ def test_a_few_samples_tell_what_each_codec_stores(tmp_path: Path) -> None:
     assert original.payload_bytes == mean(path.stat().st_size for path in photos.rglob("*.*"))
     assert raw.payload_bytes == 256 * 256 * 3
     assert jpeg.payload_bytes < png.payload_bytes < raw.payload_bytes
-    assert png.encode_s > png.decode_s > raw.decode_s > 0
+    assert png.decode_s > raw.decode_s > 0
 
 
 def test_no_more_time_is_spent_than_allowed(tmp_path: Path) -> None:
