@@ -46,7 +46,7 @@ class ClassFolders:
 
     def names(self) -> list[str]:
         """Return the names of the class folders, sorted; hidden ones are skipped."""
-        return sorted(entry.name for entry in self._listed("") if self._is_folder(entry, entry.name))
+        return sorted(self._entries("")[0])
 
     def images(self, name: str) -> Iterator[str]:
         """Yield the image files of one class, in no particular order, as paths relative to the root."""
@@ -54,22 +54,13 @@ class ClassFolders:
         while waiting:
             folder = waiting.pop()
             self._enter(folder)
-            for entry in self._listed(folder):
-                path = f"{folder}/{entry.name}"
-                if self._is_folder(entry, path):
-                    waiting.append(path)
-                elif _is_named_as_image(entry):
-                    yield path
-                elif entry.name.lower().endswith(OTHER_IMAGES):
-                    self._seen.others.add(self._root / path)
+            within, files = self._entries(folder)
+            waiting += within
+            yield from files
 
     def loose(self) -> list[str]:
         """Return the image files that are in no class folder, sorted, as paths relative to the root."""
-        return sorted(
-            entry.name
-            for entry in self._listed("")
-            if not self._is_folder(entry, entry.name) and _is_named_as_image(entry)
-        )
+        return sorted(self._entries("")[1])
 
     def _enter(self, folder: str) -> None:
         """Refuse a folder that was entered before."""
@@ -88,16 +79,26 @@ class ClassFolders:
                 folder, f"{problem}, {self._root / before}, so that images would count twice"
             )
 
-    def _listed(self, folder: str) -> Iterator[os.DirEntry[str]]:
+    def _entries(self, folder: str) -> tuple[list[str], list[str]]:
+        """Return the folders and the image files in a folder, as paths relative to the root."""
+        folders, files = list[str](), list[str]()
         try:
             with os.scandir(self._root / folder) as entries:
                 for entry in entries:
-                    if not is_left_out(entry.name):
-                        yield entry
-                    elif not entry.name.startswith("."):
-                        self._seen.systems.add(self._root / folder / entry.name)
+                    path = f"{folder}/{entry.name}".lstrip("/")
+                    if entry.name.startswith("."):
+                        continue
+                    if is_left_out(entry.name):
+                        self._seen.systems.add(self._root / path)
+                    elif self._is_folder(entry, path):
+                        folders.append(path)
+                    elif _is_named_as_image(entry):
+                        files.append(path)
+                    elif path.lower().endswith(OTHER_IMAGES):
+                        self._seen.others.add(self._root / path)
         except OSError as error:
             raise unreadable(self._root / folder, error) from error
+        return folders, files
 
     def _is_folder(self, entry: os.DirEntry[str], path: str) -> bool:
         try:
