@@ -238,7 +238,7 @@ def test_memory_does_not_grow_with_the_dataset(tmp_path: Path) -> None:
 
 
 def peak_memory(script: Path, backend: str, count: int) -> int:
-    """Return the most that a process and its children had resident at one moment, in bytes."""
+    """Return the most bytes that a process and its children had at one moment, without those of mapped files."""
     search = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     process = subprocess.Popen(
         [sys.executable, str(script), backend, str(count)],
@@ -249,15 +249,16 @@ def peak_memory(script: Path, backend: str, count: int) -> int:
     while process.poll() is None:
         with contextlib.suppress(psutil.NoSuchProcess):
             main = psutil.Process(process.pid)
-            peak = max(peak, sum(resident(one) for one in (main, *main.children(recursive=True))))
+            peak = max(peak, sum(private(one) for one in (main, *main.children(recursive=True))))
         time.sleep(0.05)
     assert process.returncode == 0
     shutil.rmtree(script.parent / "stores")
     return peak
 
 
-def resident(process: psutil.Process) -> int:
+def private(process: psutil.Process) -> int:
     try:
-        return int(process.memory_info().rss)
+        memory = process.memory_info()
     except psutil.NoSuchProcess:
         return 0
+    return int(memory.rss - memory.shared)
