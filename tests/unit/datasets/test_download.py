@@ -136,6 +136,12 @@ def test_a_corrupt_file_never_takes_the_name(server: Mirror, tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_connection_that_is_cut_says_how_far_it_came(server: Mirror, tmp_path: Path) -> None:
+    with pytest.raises(DataNotFoundError, match="1,000 of 1,024,000 bytes"):
+        fetch_file(remote(server, Behaviour(cut_after=1000)), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_no_network_is_one_line_that_says_what_to_put_where(tmp_path: Path) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
