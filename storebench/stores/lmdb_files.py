@@ -1,7 +1,6 @@
 """The samples in LMDB databases of other programs: random values by the patterns of their keys."""
 
 import itertools
-import os
 import re
 import time
 from collections import defaultdict
@@ -16,7 +15,7 @@ import lmdb
 import numpy as np
 
 from storebench.datasets.containers.base import listed
-from storebench.datasets.containers.lmdb import key_text, reading, refuse_cut
+from storebench.datasets.containers.lmdb import key_text, open_lmdb, reading
 from storebench.errors import CorruptDataError, UnknownNameError
 from storebench.stores.random_reads import (
     Candidate,
@@ -48,7 +47,6 @@ def find_lmdb(path: Path, *, database: str | None, samples: int) -> FileContent:
     candidates: list[Candidate] = []
     notes: dict[str, str] = {}
     with _open_lmdb(path) as env:
-        refuse_cut(env, path)
         page_bytes = int(env.stat()["psize"])
         names = _named_databases(env)
         if database is not None and database not in names:
@@ -140,19 +138,7 @@ def _kinds(records: Sequence[KeyLength]) -> tuple[dict[str, list[KeyLength]], li
 
 @contextmanager
 def _open_lmdb(path: Path, *, readahead: bool = True) -> Iterator[Any]:
-    with (
-        reading(path),
-        lmdb.open(
-            os.fsencode(path),
-            subdir=False,
-            readonly=True,
-            lock=False,
-            create=False,
-            readahead=readahead,
-            max_dbs=_MOST_DATABASES + 2,
-            max_spare_txns=8,
-        ) as env,
-    ):
+    with reading(path), open_lmdb(path, readahead=readahead, max_dbs=_MOST_DATABASES + 2) as env:
         yield env
 
 

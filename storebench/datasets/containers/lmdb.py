@@ -81,12 +81,7 @@ class LmdbRecords(Container):
             return env
         for inherited in [env for (process, _, _), env in _environments.items() if process != key[0]]:
             inherited.close()
-        with reading(path):
-            env = lmdb.open(
-                str(path), subdir=False, readonly=True, lock=False, create=False, max_spare_txns=8
-            )
-        refuse_cut(env, path)
-        _environments[key] = env
+        _environments[key] = env = open_lmdb(path)
         return env
 
     def _key(self, index: int) -> bytes:
@@ -123,13 +118,17 @@ def _datum(value: memoryview) -> dict[int, Any]:
     return datum
 
 
-def refuse_cut(env: Any, path: Path) -> None:
-    """Refuse a database without its last pages: a read of them would crash."""
+def open_lmdb(path: Path, **options: Any) -> Any:
+    """Open a database to read; nothing is written, and no lock file is made."""
+    modes = {"subdir": False, "readonly": True, "lock": False, "create": False}
+    with reading(path):
+        env = lmdb.open(os.fsencode(path), **modes, max_spare_txns=8, **options)
     needed = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
-    if path.stat().st_size < needed:
+    if path.stat().st_size < needed:  # a read of its last pages would crash
         raise CorruptDataError(
             f"cut short: its pages need {needed:,} bytes", where=path, hint="Copy the file again."
         )
+    return env
 
 
 def key_text(key: bytes) -> str:

@@ -72,7 +72,6 @@ def test_chunks_of_one_sample_and_no_filter_are_found_better(tmp_path: Path) -> 
     chunks, plain = found["chunks of the writer"], found["filter of the writer"]
     assert (chunks.now, chunks.tried, plain.now) == ("50x64x64x3", "1x64x64x3", "gzip")
     assert chunks.factor > 3
-    assert plain.factor > 1.2
 
 
 def test_a_larger_buffer_is_more_random(tmp_path: Path) -> None:
