@@ -21,7 +21,10 @@ SEGMENTS = Path("/dev/shm")  # noqa: S108 - POSIX shared memory is exactly this 
 SEGMENT_PREFIX = f"{PREFIX}pixels"
 
 _KINDS = "unfinished|place|copied|replicate|trials|forks|conversion|confirmation|comparison|checkup|attempt|kept|nodes|snapshot-[a-z]+|turns-[0-9]+"
-_OURS = re.compile(rf"\.?{PREFIX}(?P<kind>{_KINDS})-[a-z0-9_]+")
+NODE = re.sub(r"[^a-z0-9]", "", os.uname().nodename.lower())
+"""A part of the names of hidden folders: locks may not reach another machine that shares the file system."""
+
+_OURS = re.compile(rf"(|\.(?=.*-{NODE}_)){PREFIX}(?P<kind>{_KINDS})-[a-z0-9_]+")
 _WITH_PROCESSES = ("place", "replicate", "forks", "conversion", "comparison", "nodes")
 _PRIVATE = 0o700
 
@@ -52,7 +55,7 @@ def scratch_folder(kind: str, parent: Path | None = None) -> Iterator[Path]:
 def locked_folder(kind: str, parent: Path | None = None) -> tuple[Path, int]:
     """Make a folder and return it with its lock; repeat if another process took it for abandoned in the meantime."""
     place = temporary_place() if parent is None else parent
-    prefix = f"{'' if parent is None else '.'}{PREFIX}{kind}-"
+    prefix = f"{PREFIX}{kind}-" if parent is None else f".{PREFIX}{kind}-{NODE}_"
     sweep(place)
     while True:
         folder = Path(tempfile.mkdtemp(prefix=prefix, dir=place))

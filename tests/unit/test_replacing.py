@@ -13,6 +13,7 @@ from storebench.formats import parse_backend
 from storebench.stores.convert import BuildOptions, Replace, convert
 from storebench.stores.find import Store, StoreSamples, open_store
 from storebench.stores.verify import verify_store
+from storebench.system.scratch import NODE
 from tests.support.small_datasets import SPEC, Gradients
 
 OLD, NEW = Gradients(fingerprint="old"), Gradients(fingerprint="new")
@@ -94,6 +95,14 @@ def test_an_error_between_two_renamings_leaves_the_old_store(
         replace(old)
     assert len(calls) >= nth
     assert (age(old), beside(old)) == ("old", [])
+
+
+def test_what_another_machine_builds_is_left_alone(old: Path) -> None:
+    own, other = (f".storebench-unfinished-{node}_abcd1234" for node in (NODE, "elsewhere"))
+    for name in (own, other):
+        (old.parent / name).mkdir(mode=0o700)
+    replace(old)
+    assert beside(old) == [other]
 
 
 def test_a_copy_of_a_lossy_store_is_no_store_of_its_dataset(tmp_path: Path) -> None:
