@@ -63,15 +63,6 @@ def test_an_entry_point_without_a_format_is_called_so(
     assert "Traceback" not in refused.stderr
 
 
-def test_it_is_converted_to_and_verified(
-    plugin: dict[str, str], commands: CommandServer, tmp_path: Path
-) -> None:
-    samples = ("--dataset", "mnist", "--synthetic", "--limit", "40")
-    done = commands.run("convert", "pack+png", *samples, "--json", cwd=tmp_path, env=plugin)
-    store = json.loads(done.stdout)[0]["path"]
-    assert commands.run("verify", store, cwd=tmp_path, env=plugin).returncode == 0
-
-
 def test_one_that_breaks_the_contract_is_found_out(plugin: dict[str, str], tmp_path: Path) -> None:
     broken = PLUGIN.replace("self._checked(indices)", "indices.tolist()")
     (tmp_path / "site" / MODULE).write_text(broken)

@@ -85,13 +85,6 @@ def test_a_store_of_files_is_copied_into_other_containers(photos: Path, tmp_path
         convert(StoreSamples(raw.path), DatasetSpec(name="back"), parse_backend("original"), tmp_path)
 
 
-def test_images_that_are_no_files_are_refused(tmp_path: Path) -> None:
-    for name in ("mnist", "imagenet"):
-        spec = DatasetSpec(name=name, limit=3, synthetic=True)
-        with pytest.raises(UsageError, match=r"these samples .* are no image files"):
-            convert(open_dataset(spec), spec, parse_backend("original"), tmp_path)
-
-
 def test_all_image_sizes_share_one_store_of_files(photos: Path, tmp_path: Path) -> None:
     first = stored(photos, "original", tmp_path)
     second = stored(photos, "original", tmp_path, image_size=64)

@@ -27,12 +27,6 @@ def test_a_few_samples_tell_what_each_codec_stores(tmp_path: Path) -> None:
     assert png.decode_s > raw.decode_s > 0
 
 
-def test_no_more_time_is_spent_than_allowed(tmp_path: Path) -> None:
-    photos = write_photos(tmp_path / "photos", each=8)
-    dataset = open_dataset(DatasetSpec(name=f"folder:{photos}"))
-    assert sample_costs(dataset, parse_backend("png"), limit_s=0.0).payload_bytes > 0
-
-
 def test_samples_without_files_and_damaged_ones_are_refused(tmp_path: Path) -> None:
     digits = open_dataset(DatasetSpec(name="mnist", synthetic=True, limit=4))
     with pytest.raises(UsageError, match="no image files"):
