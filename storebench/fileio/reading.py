@@ -35,23 +35,7 @@ def read_small_file(path: Path, *, most_bytes: int = SMALL_FILE_BYTES) -> bytes:
 
 def open_regular(path: Path, *, most_bytes: int | None = None) -> io.BufferedReader:
     """Open a regular file for reading, without ever waiting for a file of another kind."""
-    _check(path, path.stat(), most_bytes)
-    # It may have been replaced since the check: opening a FIFO must not wait.
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        _check(path, os.fstat(handle), most_bytes)
-        return os.fdopen(handle, "rb")
-    except BaseException:
-        os.close(handle)
-        raise
-
-
-def kind_of(mode: int) -> str:
-    """Return the words for a special file ("a FIFO"), given its ``st_mode``."""
-    return next((words for is_kind, words in _KINDS if is_kind(mode)), "no regular file")
-
-
-def _check(path: Path, status: os.stat_result, most_bytes: int | None) -> None:
+    status = path.stat()
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(status.st_mode):
@@ -60,6 +44,12 @@ def _check(path: Path, status: os.stat_result, most_bytes: int | None) -> None:
         )
     if most_bytes is not None and status.st_size > most_bytes:
         raise _too_large(path, most_bytes)
+    return path.open("rb")
+
+
+def kind_of(mode: int) -> str:
+    """Return the words for a special file ("a FIFO"), given its ``st_mode``."""
+    return next((words for is_kind, words in _KINDS if is_kind(mode)), "no regular file")
 
 
 def _too_large(path: Path, most_bytes: int) -> CorruptDataError:
