@@ -6,7 +6,6 @@ import functools
 import hashlib
 import os
 import pickle
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ import numpy as np
 
 from storebench.datasets.files import FoundFiles
 from storebench.datasets.sources import (
-    CTIME,
     fingerprint,
     paths_of,
     row_of,
@@ -31,10 +29,6 @@ FOLDER = ".listings"  # folder of the listings, in the folder of all stores
 VERSION = 4  # part of every listing's name; increased whenever a scan would find something else
 MOST_BYTES = 1 << 31  # most bytes of a listing; one of a million files has about 50 MB
 _DIGEST_BYTES = 16
-_SETTLED_NS = 20_000_000
-"""Within this time a second change may leave the times as they are: file systems use the clock of the last tick."""
-
-_COARSE_NS = 2_000_000_000  # the same on file systems that keep whole seconds
 
 
 class ScanSnapshot:
@@ -121,12 +115,9 @@ def found_files(root: Path, key: Sequence[object], scan: Scan, listings: Listing
         unchanged = np.array_equal(statuses(before), np.array(list(before.values()), np.uint64))
         if unchanged and np.array_equal(statuses(paths_of(files.root, files.paths)), files.rows):
             return files
-    began_ns, seen = time.time_ns(), ScanSnapshot()
+    seen = ScanSnapshot()
     files = scan(seen)
-    newest = max(*(row[CTIME] for row in seen.rows.values()), int(files.rows[:, CTIME].max(initial=0)))
-    # Only if a change after the scan began would show in the times.
-    if newest < began_ns - (_SETTLED_NS if newest % 1_000_000_000 else _COARSE_NS):
-        listings.keep(name, (os.path.relpath(files.root, root), files, seen.rows))
+    listings.keep(name, (os.path.relpath(files.root, root), files, seen.rows))
     return files
 
 

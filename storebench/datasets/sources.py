@@ -32,7 +32,7 @@ Statuses = npt.NDArray[np.uint64]
 A file of which it says nothing has mode 0, and the number of the error as its size.
 """
 
-_MODE, _SIZE, _MTIME, CTIME = 2, 3, 4, 5
+_MODE, _SIZE, _MTIME = 2, 3, 4
 Refusal = CorruptDataError | DataNotFoundError  # why a source file cannot be used
 
 

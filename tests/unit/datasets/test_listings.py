@@ -18,7 +18,7 @@ from tests.support.opened_files import opened_in
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 LATIN = os.fsdecode(b"caf\xe9 and more")
 SETTLED_S = 0.03
-"""A folder that was just written is scanned again: a second change would not show in its times."""
+"""A second change within a tick of the clock would not show in the times."""
 
 
 @pytest.fixture
