@@ -213,7 +213,13 @@ def decoder_list(kind: str | None = None) -> str:
 
 def is_installed(decoder: type[Decoder]) -> bool:
     """Return whether the library of a decoder can be imported."""
-    return not decoder.library or importlib.util.find_spec(decoder.library) is not None
+    return not decoder.library or has_library(decoder.library)
+
+
+def has_library(name: str) -> bool:
+    """Return whether a library is installed; a folder of that name from which Python could import is none."""
+    spec = importlib.util.find_spec(name)
+    return spec is not None and spec.origin is not None
 
 
 def _install_line(extra: str) -> str:

@@ -4,13 +4,12 @@ import difflib
 import functools
 import importlib
 import importlib.metadata
-import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from storebench.codecs import Decoding, decoding_of, get_codec
-from storebench.codecs.decoders import DECODERS, DEFAULT_DECODER
+from storebench.codecs.decoders import DECODERS, DEFAULT_DECODER, has_library
 from storebench.codecs.registry import DECODER, SCALE, codec_named, decoders_of
 from storebench.errors import MissingDependencyError, UnknownNameError, UsageError
 from storebench.formats.base import Format, FormatInfo, Reader, Traits
@@ -44,7 +43,7 @@ class FormatEntry:
     def load(self) -> object:
         """Import the module and return its attribute, None if it has none; raise `ModuleNotFoundError`."""
         for library in self.libraries:
-            if importlib.util.find_spec(library) is None:
+            if not has_library(library):
                 raise ModuleNotFoundError(name=library)
         module, _, attribute = self.target.partition(":")
         return getattr(importlib.import_module(module), attribute, None)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from storebench.codecs import get_codec
-from storebench.codecs.decoders import DECODERS
+from storebench.codecs.decoders import DECODERS, has_library
 from storebench.errors import CorruptDataError, MissingDependencyError, UnknownNameError
 from storebench.formats import parse_backend
 from tests.support.photo_folders import KINDS, photo, photo_file
@@ -157,3 +157,10 @@ def test_what_pillow_accepts_ends_no_run_whatever_the_decoder(other: str) -> Non
         get_codec(codec).decode_into(damaged, first)
         get_codec(f"{codec}:{other}").decode_into(damaged, second)
         assert largest_difference(first[:20], second[:20]) <= 4, "the part that is whole"
+
+
+def test_a_folder_of_a_librarys_name_is_no_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "no_such_library").mkdir()
+    assert importlib.util.find_spec("no_such_library") is not None
+    assert not has_library("no_such_library")
