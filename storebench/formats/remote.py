@@ -18,7 +18,7 @@ from storebench.formats.options import Options, integer
 from storebench.formats.reader import EVERY_SERVER, Fetched, Reader, RequestTable, Traits
 from storebench.formats.windows import Batch
 from storebench.manifest import Manifest
-from storebench.places.base import PlaceFailedError
+from storebench.places.base import Client, PlaceFailedError
 from storebench.places.clients import client_of
 from storebench.places.copying import store_key
 
@@ -40,8 +40,8 @@ class Objects:
         The place does not answer, refuses, or delivers another number of bytes than were stored.
     """
 
-    def __init__(self, store: Path, url: str, inflight: int) -> None:
-        self._place, self._prefix = client_of(url), store_key(store)
+    def __init__(self, store: Path, place: Client, inflight: int) -> None:
+        self._place, self._prefix = place, store_key(store)
         self._requests: list[tuple[int, int, int]] = []  # appended to by all threads
         self._inflight, self._pool = inflight, ThreadPoolExecutor(inflight, "storebench-objects")
 
@@ -113,10 +113,13 @@ class RemoteReader(Reader):
                 "this reader asks a server",
                 hint="Name one with --place s3:http://HOST:PORT/BUCKET or nfs:HOST/PATH.",
             )
-        self._objects = Objects(store, url, options.inflight)
+        self._objects = Objects(store, self._client(url), options.inflight)
         self._ahead: deque[tuple[int, Future[bytes]]] = deque()
         self._planned: deque[int] = deque()
         self._open_index()
+
+    def _client(self, url: str) -> Client:
+        return client_of(url)
 
     @abstractmethod
     def _open_index(self) -> None:

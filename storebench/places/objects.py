@@ -1,4 +1,4 @@
-"""An object store by obstore: objects by key, and ranges of them."""
+"""An object store by obstore, or by boto3: objects by key, and ranges of them."""
 
 import datetime as dt
 import os
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from obstore.store import S3Store
 
 _RETRIES = 3
-_GIVE_UP = dt.timedelta(seconds=30)
+_CONNECT_S, _GIVE_UP_S = 5, 30
 
 T = TypeVar("T")
 
@@ -92,6 +92,53 @@ class ObjectStore(Client):
             raise PlaceFailedError(_reason(error), where=f"{self.url}/{key}") from error
 
 
+class Boto3Store(ObjectStore):
+    """The same store, read by boto3: one client for all threads, and a connection for each of them."""
+
+    def __init__(self, url: str, connections: int) -> None:
+        super().__init__(url)
+        try:
+            import boto3
+            from botocore import UNSIGNED
+            from botocore.config import Config
+        except ModuleNotFoundError:
+            raise MissingDependencyError(
+                "this reader needs boto3", hint="Run: pip install '.[s3]'."
+            ) from None
+        self._there = S3Address.of(url)
+        settings = Config(
+            signature_version=UNSIGNED if self._there.anonymous else None,
+            max_pool_connections=connections,  # more than those of its pool are opened for one request each
+            connect_timeout=_CONNECT_S,
+            read_timeout=_GIVE_UP_S,
+            retries={"total_max_attempts": 1 + _RETRIES, "mode": "standard"},
+            s3={"addressing_style": "path"},
+        )
+        self._boto3 = boto3.client(
+            "s3", endpoint_url=self._there.endpoint, region_name=self._there.region, config=settings
+        )
+
+    def get(self, key: str) -> bytes:
+        return self._asked(key, lambda: self._body(key))
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        return self._asked(key, lambda: self._body(key, Range=f"bytes={start}-{start + length - 1}"))
+
+    def _body(self, key: str, **part: str) -> bytes:
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        at = self._there
+        try:
+            answer = self._boto3.get_object(Bucket=at.bucket, Key=f"{at.key}/{key}".lstrip("/"), **part)
+            content: bytes = answer["Body"].read()
+        except ClientError as error:
+            status = error.response["ResponseMetadata"]["HTTPStatusCode"]
+            raise {403: PermissionError, 404: FileNotFoundError}.get(status, OSError)(str(error)) from error
+        except BotoCoreError as error:
+            raise OSError(str(error)) from error
+        return content
+
+
 def obstore_of(url: str) -> "S3Store":
     """Return obstore's own store of everything below an address."""
     try:
@@ -104,8 +151,12 @@ def obstore_of(url: str) -> "S3Store":
         "virtual_hosted_style_request": False,
         "region": there.region,
         "skip_signature": there.anonymous,
-        "client_options": {"allow_http": there.plain, "timeout": "30s", "connect_timeout": "5s"},
-        "retry_config": {"max_retries": _RETRIES, "retry_timeout": _GIVE_UP},
+        "client_options": {
+            "allow_http": there.plain,
+            "timeout": f"{_GIVE_UP_S}s",
+            "connect_timeout": f"{_CONNECT_S}s",
+        },
+        "retry_config": {"max_retries": _RETRIES, "retry_timeout": dt.timedelta(seconds=_GIVE_UP_S)},
     }
     return S3Store(there.bucket, prefix=there.key or None, **settings)
 

@@ -30,6 +30,8 @@ from storebench.formats.reader import EVERY_SERVER, Traits
 from storebench.formats.remote import Piece, RemoteReader
 from storebench.formats.windows import Batch
 from storebench.manifest import Manifest, StoreSpec
+from storebench.places.base import Client
+from storebench.places.objects import Boto3Store
 
 IMAGES = "images"
 LABELS_FILE = "labels.npy"
@@ -288,6 +290,13 @@ class ObjectsReader(RemoteReader):
         return Piece(os.path.relpath(self._files.path(number), self.store.absolute()))
 
 
+class Boto3Reader(ObjectsReader):
+    """The same requests by boto3, from as many threads."""
+
+    def _client(self, url: str) -> Client:
+        return Boto3Store(url, self.options.inflight)
+
+
 class FilesFormat(Format):
     """One file per image."""
 
@@ -315,6 +324,12 @@ class FilesFormat(Format):
                 summary="one request per image to an object store, several in flight",
                 traits=Traits(remote=True, servers=EVERY_SERVER, forks=False),
                 note="needs --place s3:URL",
+            ),
+            "boto3": ReaderInfo(
+                reader=Boto3Reader,
+                summary="the same by boto3, in one thread per request in flight",
+                traits=Traits(remote=True, servers=("s3",), forks=False),
+                note="needs --place s3:URL; one process is the limit long before most servers are",
             ),
         }
 

@@ -42,6 +42,7 @@ Cli = Callable[..., Any]
 MNIST = ("--dataset", "mnist", "--synthetic", "--limit", "300", "--compute", "none")
 READERS = (
     ("files", "png", "objects"),
+    ("files", "png", "boto3"),
     ("npy", "raw", "ranges"),
     ("npy", "png", "ranges"),
     ("webdataset", "png", "ranges"),
@@ -147,14 +148,11 @@ def test_any_order_is_served_right(
 ) -> None:
     from storebench.places.copying import about, copy_there
 
-    small, url = stored(container, codec, tmp_path), address(place)
-    traits = small.format.traits(reader)
-    if url.partition(":")[0].replace("http", "s3") not in traits.servers:
-        pytest.skip("its library has no client of NFS")
+    small, url = stored(container, codec, reader, place, tmp_path), address(place)
     _, direct = about(url)
     copy_there(small.path, direct)
     rng = np.random.default_rng(0)
-    options = {"inflight": "3", "window": "7"} if traits.remote else {}
+    options = {"inflight": "3", "window": "7"} if small.format.traits(reader).remote else {}
     with small.format.reader(small.path, small.manifest, reader, options, url) as opened:
         planned = [rng.permutation(len(small.labels)).astype(np.int64)[:20] for _ in range(3)]
         opened.plan(planned)
@@ -165,11 +163,15 @@ def test_any_order_is_served_right(
             np.testing.assert_array_equal(labels, small.labels[indices])
 
 
-def stored(container: str, codec: str, folder: Path) -> SmallStore:
+def stored(container: str, codec: str, reader: str, place: str, folder: Path) -> SmallStore:
     try:
         store_format = get_format(container)
     except MissingDependencyError as error:
         pytest.skip(str(error))
+    if place.partition(":")[0] not in store_format.traits(reader).servers:
+        pytest.skip("its library has no client of NFS")
+    if reader == "boto3":
+        pytest.importorskip(reader)
     path = folder / folder.name / f"{container}+{codec}"  # another store for each test: servers keep handles
     path.mkdir(parents=True)
     return build_small_store(store_format, codec, path)
@@ -180,7 +182,7 @@ def test_shards_come_in_sequence(container: str, place: str, tmp_path: Path) -> 
     from storebench.formats.peers.stream import StreamOptions
     from storebench.places.copying import about, copy_there
 
-    small, url, seed = stored(container, "png", tmp_path), address(place), (3, 1)
+    small, url, seed = stored(container, "png", "stream", place, tmp_path), address(place), (3, 1)
     _, direct = about(url)
     copy_there(small.path, direct)
     shards = [path for path in small.path.iterdir() if path.suffix in {".tar", ".tfrecord"}]
@@ -232,6 +234,7 @@ def test_a_librarys_own_client_is_counted_at_the_server(cli: Cli, tmp_path: Path
         (("lmdb", "--place", "/no/such/share"), "no such folder"),
         (("png:objects", "--place", "s3:here?first-byte-ms=-2"), "emulates"),
         (("png:objects", "--place", "nfs:here?first-byte-ms=2"), "emulates"),
+        (("png:objects", "--place", "s3:here?first-byte-ms=1e9"), "at most 10,000, not first-byte-ms=1e9"),
         (("png", "--place", "weed:here?mb-s=2"), "emulates nothing"),
         (("png", "--place", "ssh:host/folder"), "place is"),
         (("png:objects", "--place", "ssh:here"), "asks a server"),
@@ -261,6 +264,7 @@ def test_what_cannot_be_is_one_line(words: tuple[str, ...], said: str, cli: Cli,
     ("container", "codec", "reader", "part"),
     [
         ("files", "png", "objects", ".png"),
+        ("files", "png", "boto3", ".png"),
         ("webdataset", "png", "ranges", ".tar"),
         ("webdataset", "png", "stream", ".tar"),
         ("parquet", "raw", "groups", ".parquet"),
@@ -274,7 +278,7 @@ def test_what_the_place_lost_or_changed_is_found(
     from storebench.places.clients import client_of
     from storebench.places.copying import about, copy_there, store_key
 
-    small, url = stored(container, codec, tmp_path), address(place)
+    small, url = stored(container, codec, reader, place, tmp_path), address(place)
     _, direct = about(url)
     store = client_of(direct)
     copy_there(small.path, direct)
