@@ -66,10 +66,10 @@ def measured(url: str, direct: str, facts: PlaceFacts) -> PlaceFacts:
             client_of(direct).put(f"{_PROBE}/large", bytes(_PROBE_BYTES))
         except PlaceFailedError:
             return facts
-    first_s = statistics.median(_seconds(lambda: client.get(f"{_PROBE}/small")) for _ in range(_PROBES))
-    large_s = min(_seconds(lambda: client.get(f"{_PROBE}/large")) for _ in range(3))
-    rate = _PROBE_BYTES / max(1e-9, large_s - first_s) / 1e6
-    return replace(facts, first_byte_ms=round(1000 * first_s, 2), mb_s=round(rate, 1))
+    small_s = [_seconds(lambda: client.get(f"{_PROBE}/small")) for _ in range(_PROBES)]
+    sent_s = min(_seconds(lambda: client.get(f"{_PROBE}/large")) for _ in range(3)) - min(small_s)
+    rate = round(_PROBE_BYTES / sent_s / 1e6, 1) if sent_s > 0 else None
+    return replace(facts, first_byte_ms=round(1000 * statistics.median(small_s), 2), mb_s=rate)
 
 
 def _seconds(request: Callable[[], object]) -> float:

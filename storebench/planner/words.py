@@ -26,15 +26,20 @@ def sentence(plan: Plan) -> str:
 def facts(plan: Plan) -> list[str]:
     """Return the target, one line for each part."""
     target, profile = plan.target, plan.target.accelerator
-    resident = "nothing" if target.other_storage else "all stores"
-    held = resident if target.memory_bytes is None else f"at most {target.memory_bytes / 2**30:g} GiB"
+    on_disk = [store for store in plan.stores if not store.place.remote]
+    storage = "that of the run, in each node" if on_disk else "the servers of the run"
+    held = "all stores" if len(on_disk) == len(plan.stores) else "all stores on a disk"
+    if on_disk and target.memory_bytes is not None:
+        held = f"at most {target.memory_bytes / 2**30:g} GiB"
+    elif target.other_storage or not on_disk:
+        held = "nothing"
     return [
         f"accelerators: {', '.join(filter(None, (profile.title, profile.precision)))}",
         f"they take: {number(target.needed)} images/s in all",
         f"source of their rate: {profile.source or 'as given'}",
         f"nodes: {target.nodes}, each with {target.cores} cores and {target.count * target.workers} workers",
         f"in the page cache: {held}",
-        f"storage: {'as given, for all nodes' if target.other_storage else 'that of the run, in each node'}",
+        f"storage: {'as given, for all nodes' if target.other_storage else storage}",
         f"images: {target.samples:,} of {plan.dataset}",
     ]
 

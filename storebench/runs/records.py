@@ -44,7 +44,7 @@ def _wrong(path: str, value: float) -> str:
     # A training may diverge.
     if part != "loss" and not -MOST_NUMBER < value < MOST_NUMBER:
         return f"{value} is not a finite number" if isinstance(value, float) else "the number is too large"
-    lasts = name == "seconds" or (name.endswith("_s") and not name.endswith("_per_s"))
+    lasts = name == "seconds" or (name.endswith("_s") and not name.endswith(("_per_s", "mb_s")))
     if lasts and abs(value) > _MOST_SECONDS:
         return f"{value} is not a duration"
     if path in _AT_LEAST_ONE and value < 1:

@@ -168,7 +168,7 @@ class Place(str):
             raise ValueError(
                 "a place names no credentials: they come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
             )
-        found = re.fullmatch(r"(copy:)?(s3|nfs|ssh|weed):(here)?(?:\?([a-z=&.\d-]+))?([^?#\s]*)", text)
+        found = re.fullmatch(r"(copy:)?(s3|nfs|ssh|weed):(here)?(?:\?([a-z=&.+\d-]+))?([^?#\s]*)", text)
         place = super().__new__(cls, text)
         place.copies, place.kind, place.url, place.emulated = False, "", "", {}
         if found is not None:
@@ -233,8 +233,8 @@ def _emulated(kind: str, text: str) -> dict[str, float]:
     known = EMULATED[kind]
     pairs = [pair.partition("=") for pair in text.split("&") if pair]
     for name, _, value in pairs:
-        if name not in known or not re.fullmatch(r"\d+(\.\d+)?", value) or not float(value):
-            emulates = f"{' and '.join(known)}, each above 0" if known else "nothing"
+        if name not in known or not re.fullmatch(r"\d+(\.\d+)?", value) or not 0 < float(value) <= 10_000:
+            emulates = f"{' and '.join(known)}, each above 0 and at most 10,000" if known else "nothing"
             raise ValueError(f"{kind}:here emulates {emulates}, not {name}={value}")
     return {name: float(value) for name, _, value in pairs}
 
