@@ -18,6 +18,7 @@ from storebench.formats.origin import proven, refuse_other_code
 from storebench.formats.registry import parse_backend, store_name_of
 from storebench.manifest import Manifest, store_facts
 from storebench.places import copying
+from storebench.places.base import Mount
 from storebench.probes.code import running_digest
 from storebench.probes.counters import OtherWork
 from storebench.progress import Say
@@ -29,7 +30,7 @@ from storebench.runs.lock import claimed
 from storebench.runs.records import LOGS_DIR, RecordError, record_from_dict
 from storebench.runs.schedule import PendingReplicate, durations, has_time, round_s
 from storebench.scenario import FEWEST_REPLICATES, Scenario
-from storebench.settings.words import ComputeKind, Split
+from storebench.settings.words import MOUNTED, ComputeKind, Split
 from storebench.stores.convert import BuildOptions, Replace, ensure_store
 from storebench.stores.copies import ensure_copy
 from storebench.stores.devices import StoreImage, ensure_image
@@ -57,6 +58,7 @@ class Prepared:
     test_store: Path | None
     image: StoreImage | None = None
     place: PlaceFacts | None = None
+    mount: Mount | None = None
     url: str = ""
     counters: str = ""
 
@@ -215,22 +217,38 @@ def _put_in_place(prepared: dict[Cell, Prepared], watcher: Watcher, running: con
     for cell, found in prepared.items():
         place, say = cell.place, watcher.store(cell).say
         if place.folder:
-            copy = ensure_copy(found.store, Path(place), say)
-            facts, _ = copying.about(f"file://{place}")
-            prepared[cell] = dataclasses.replace(found, store=copy, place=facts)
+            mount = Mount.at(place, Path(place))
+            with _on(mount):
+                copy = ensure_copy(found.store, Path(place), say)
+                facts, _ = copying.about(f"file://{place}")
+            prepared[cell] = dataclasses.replace(found, store=copy, place=facts, mount=mount)
         elif place.kind:
             if places is None:
                 from storebench.places.provided import Places
 
                 places = Places(running)
             url, facts = places.holding(found.store, place, say)
-            store, counters = found.store, places.counters(place)
-            if place.mounted:
-                mount = Path(url.removeprefix("file://"))
-                if (refusal := cache_refusal(cell.cache, mount)) is not None:
+            store, counters, mount = found.store, places.counters(place), None
+            if place.kind in MOUNTED:
+                mount = Mount.at(place, Path(url.removeprefix("file://")))
+            if mount is not None and place.mounted:
+                if (refusal := cache_refusal(cell.cache, mount.folder)) is not None:
                     raise refusal
-                store = mount / copying.store_key(store)
-            prepared[cell] = dataclasses.replace(found, store=store, place=facts, url=url, counters=counters)
+                store = mount.folder / copying.store_key(store)
+            prepared[cell] = dataclasses.replace(
+                found, store=store, place=facts, mount=mount, url=url, counters=counters
+            )
+
+
+@contextlib.contextmanager
+def _on(mount: Mount | None) -> Iterator[None]:
+    """Say that a mount has ended, in the stead of what failed for that reason."""
+    try:
+        yield
+    except (OSError, StorebenchError) as error:
+        if mount is not None and (lost := mount.lost()) is not None:
+            raise lost from error
+        raise
 
 
 def _test_store(
@@ -289,6 +307,7 @@ class _Attempts:
         with (
             scratch_folder("replicate") as scratch,
             surroundings(work.cell, prepared.image) as around,
+            _on(prepared.mount),
             _here(work.cell, prepared) as here,
         ):
             job = CellJob(
@@ -329,7 +348,9 @@ class _Attempts:
             else:
                 records = [dataclasses.replace(record, place=here.place) for record in records]
                 return [proven(record, answer.get("package", "")) for record in records]
-        return [_failed(run, work, here, answer["failure"], epoch) for epoch in range(work.cell.epochs)]
+        lost = here.mount.lost() if here.mount else None
+        failure = answer["failure"] if lost is None else str(lost)
+        return [_failed(run, work, here, failure, epoch) for epoch in range(work.cell.epochs)]
 
 
 @contextlib.contextmanager

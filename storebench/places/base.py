@@ -1,8 +1,11 @@
 """The contract of a place: files by key, and why it did not deliver one."""
 
+import contextlib
 import os
+import uuid
 from abc import ABC, abstractmethod
 from pathlib import Path
+from typing import NamedTuple, Self
 
 from storebench.errors import CellFailedError, from_os_error
 
@@ -13,6 +16,30 @@ class PlaceFailedError(CellFailedError):
 
 class MissingFileError(PlaceFailedError):
     """A place has no file of this name."""
+
+
+class Mount(NamedTuple):
+    """A folder that is a place, and the device that it was on at first."""
+
+    place: str
+    folder: Path
+    device: int
+
+    @classmethod
+    def at(cls, place: str, folder: Path) -> Self:
+        return cls(place, folder, folder.stat().st_dev)
+
+    def lost(self) -> PlaceFailedError | None:
+        """Return the error for a mount that has ended since; None if it has not."""
+        try:
+            stands = self.folder.stat().st_dev == self.device
+            with contextlib.suppress(FileNotFoundError):
+                (self.folder / f".{uuid.uuid4().hex}").stat()  # no cache has it
+        except OSError:
+            stands = False
+        if stands:
+            return None
+        return PlaceFailedError("the mount has ended, or its server does not answer", where=self.place)
 
 
 class Client(ABC):

@@ -271,6 +271,7 @@ class WeedServer(MountServer, ObjectServer):
             *(_program("weed"), f"-logdir={folder}", "mount", f"-filer={self._filer}", f"-dir={point}"),
             *("-filer.path=/buckets/storebench", "-localSocket=mount.sock"),
             *(f"-cacheDir={folder}", "-cacheCapacityMB=0"),
+            "-readRetryTime=3s",  # of any request: by default, each takes 13 s once the server has ended
         ]
 
     @property

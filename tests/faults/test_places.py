@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from storebench.errors import EXIT_INTEGRITY, EXIT_INTERRUPTED, EXIT_USAGE
+from storebench.errors import EXIT_INTEGRITY, EXIT_INTERRUPTED
 from storebench.filesystem import mounts_in
 from storebench.results import Status
 from storebench.runs.records import RECORDS_NAME, read_records
@@ -50,11 +50,15 @@ VICTIMS = {
     "ssh": "-s -- ",
     "sshfs": "sshfs",
     "weed": " server -dir",
+    "filer": " server -dir",
     "mount": " mount -filer",
     "ganesha": "ganesha.nfsd",
     "proxy": "first_byte",
 }
 """What may be killed beside the client -> a part of its command line."""
+
+MOUNTS = ("up", "sshd", "ssh", "sshfs", "filer", "mount")
+"""Victims with which a mount ends."""
 
 SSH, WEED = "ssh:here?round-trip-ms=2", "weed:here"
 S3, NFS = "s3:here?first-byte-ms=30", "nfs:here?round-trip-ms=2"
@@ -68,11 +72,8 @@ TABLE = {
     (f"copy:{SSH}", "copy back"): ("kill", "sshd", "ssh", "sshfs", "proxy"),
     (MOUNTED, "copy there"): ("kill", "up", "sshd", "sshfs", "proxy", "full"),
     (MOUNTED, "read"): ("up", "proxy"),
-    (WEED, "open"): ("term",),
-    (WEED, "read"): (
-        "kill",
-        "mount",
-    ),  # its client tries again for 13 s per request after its server has ended
+    (WEED, "open"): ("term", "filer", "mount"),
+    (WEED, "read"): ("kill",),
     (S3, "copy there"): ("weed",),
     (S3, "read"): ("kill", "weed", "proxy"),
     (f"copy:{S3}", "copy back"): ("proxy",),
@@ -231,11 +232,10 @@ def ending_problems(code: int | None, said: str, victim: str) -> list[str]:
     reasons = [line for line in lines if line.startswith("storebench: ")]
     if len(reasons) != 1 or reasons[0] != lines[-1]:
         found.append(f"{len(reasons)} lines say why it ended: {lines[-3:]}")
-    allowed = (
-        (EXIT_INTERRUPTED,) if victim in CLIENT else (EXIT_INTEGRITY, EXIT_USAGE)[: 2 - (victim == "full")]
-    )
-    if code not in allowed:
+    if code != (EXIT_INTERRUPTED if victim in CLIENT else EXIT_INTEGRITY):
         found.append(f"exit code {code}: {lines[-1:]}")
+    if victim in MOUNTS and not lines[-1].endswith("the mount has ended, or its server does not answer"):
+        found.append(f"no word of the mount: {lines[-1]}")
     if victim == "full" and "full" not in lines[-1]:
         found.append(f"no word of the full disk: {lines[-1]}")
     return found
