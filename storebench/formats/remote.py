@@ -1,5 +1,6 @@
 """Readers of servers: several requests in flight, out of order within a window, served in the harness's order."""
 
+import operator
 import time
 from abc import abstractmethod
 from collections import deque
@@ -62,10 +63,6 @@ class Objects:
             for arriving in ahead:
                 arriving.cancel()
 
-    def wrong_length(self, piece: Piece, length: int, expected: int) -> PlaceFailedError:
-        what = f"{length} bytes where {expected} were expected"
-        return PlaceFailedError(what, where=f"{self._place.url}/{self._prefix}/{piece.key}")
-
     def requests(self) -> RequestTable:
         return np.array(self._requests, np.int64).reshape(-1, 3)
 
@@ -79,7 +76,8 @@ class Objects:
         else:
             content = self._place.get_range(key, piece.start, piece.length)
         if piece.length and len(content) != piece.length:
-            raise self.wrong_length(piece, len(content), piece.length)
+            what = f"{len(content)} bytes where {piece.length} were expected"
+            raise PlaceFailedError(what, where=f"{self._place.url}/{key}")
         self._requests.append((begun, time.perf_counter_ns(), len(content)))
         return content
 
@@ -141,10 +139,8 @@ class RemoteReader(Reader):
 
     def _fetch(self, indices: Indices) -> list[bytes]:
         numbers = self._checked(indices)
-        expected = [
-            number for number, _ in (self._ahead[row] for row in range(min(len(numbers), len(self._ahead))))
-        ]
-        if not self._ahead or expected != numbers[: len(expected)]:  # a call outside of the plan
+        planned = (number for number, _ in self._ahead)
+        if not self._ahead or any(map(operator.ne, numbers, planned)):  # a call outside of the plan
             self._drop_ahead()
             self._planned.extend(numbers)
             self._ask_ahead()
@@ -156,12 +152,7 @@ class RemoteReader(Reader):
         return payloads
 
     def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
-        size = self.manifest.dataset.image_bytes
-        for number, payload, row in zip(
-            indices, self._fetch(indices), out.reshape(len(out), -1), strict=True
-        ):
-            if len(payload) != size:
-                raise self._objects.wrong_length(self._piece(int(number)), len(payload), size)
+        for payload, row in zip(self._fetch(indices), out.reshape(len(out), -1), strict=True):
             row[:] = np.frombuffer(payload, np.uint8)
         return Fetched(out.nbytes)
 

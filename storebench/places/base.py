@@ -59,6 +59,10 @@ class Client(ABC):
     def get_range(self, key: str, start: int, length: int) -> bytes:
         """Return at most `length` bytes of a file; fewer only at its end."""
 
+
+class Storage(Client):
+    """A place that this machine can store files at, and list."""
+
     @abstractmethod
     def put(self, key: str, content: bytes | Path) -> None:
         """Store a file, in the stead of another one of its name."""
@@ -72,7 +76,7 @@ class Client(ABC):
         """Delete a file, if there is one."""
 
 
-class Folder(Client):
+class Folder(Storage):
     """A folder of this machine, such as one that a server exports, or a mount; reading leaves no page in memory."""
 
     def __init__(self, url: str) -> None:

@@ -1,6 +1,6 @@
 """The client of a place, by its address."""
 
-from storebench.places.base import Client, Folder
+from storebench.places.base import Client, Folder, PlaceFailedError, Storage
 from storebench.places.nfs import NfsFolder
 from storebench.places.objects import ObjectStore
 
@@ -12,3 +12,15 @@ def client_of(url: str) -> Client:
     if url.startswith("nfs://"):
         return NfsFolder(url)
     return ObjectStore(url)
+
+
+def storage_of(url: str) -> Storage:
+    """Return a client that stores files, too; raise `PlaceFailedError` for an export without a mount."""
+    client = client_of(url)
+    if not isinstance(client, Storage):
+        raise PlaceFailedError(
+            "libnfs 4 cannot write files by NFS 4",
+            where=url,
+            hint="Copy the store there by a mount, below DATASET/STORE as it lies in the folder of the stores.",
+        )
+    return client

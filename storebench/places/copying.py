@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 from storebench.filesystem import file_system
 from storebench.manifest import MANIFEST_NAME
-from storebench.places.base import MissingFileError, PlaceFailedError
-from storebench.places.clients import client_of
+from storebench.places.base import MissingFileError, PlaceFailedError, Storage
+from storebench.places.clients import client_of, storage_of
 from storebench.results import PlaceFacts
 
 ABOUT = ".storebench-place.json"
@@ -28,7 +28,7 @@ _PROBE_BYTES = 8 << 20
 
 def announce(url: str, facts: PlaceFacts) -> None:
     """Say at a place what it is, and by which address this machine stores files there (`url`)."""
-    client_of(url).put(ABOUT, json.dumps({"direct": url, "facts": asdict(facts)}).encode())
+    storage_of(url).put(ABOUT, json.dumps({"direct": url, "facts": asdict(facts)}).encode())
 
 
 def about(url: str) -> tuple[PlaceFacts, str]:
@@ -60,10 +60,10 @@ def measured(url: str, direct: str, facts: PlaceFacts) -> PlaceFacts:
     A place that cannot be written stays unmeasured.
     """
     client = client_of(url)
-    if len(client.sizes(_PROBE)) != 2:
+    if not holds(url, f"{_PROBE}/small", b"1"):
         try:
-            client_of(direct).put(f"{_PROBE}/small", b"1")
-            client_of(direct).put(f"{_PROBE}/large", bytes(_PROBE_BYTES))
+            storage_of(direct).put(f"{_PROBE}/large", bytes(_PROBE_BYTES))
+            storage_of(direct).put(f"{_PROBE}/small", b"1")
         except PlaceFailedError:
             return facts
     small_s = [_seconds(lambda: client.get(f"{_PROBE}/small")) for _ in range(_PROBES)]
@@ -90,8 +90,10 @@ def has_store(store: Path, url: str) -> bool:
 
 def require_copy(store: Path, url: str) -> None:
     """Raise `PlaceFailedError` unless a place has every file of a store, each of its size: libraries may read zeros in its stead."""
-    prefix = store_key(store)
-    sizes = client_of(url).sizes(prefix)
+    place, prefix = client_of(url), store_key(store)
+    if not isinstance(place, Storage):
+        return  # no library's own client reads there
+    sizes = place.sizes(prefix)
     for path in _files(store):
         key, size = f"{prefix}/{path.relative_to(store)}", path.stat().st_size
         if sizes.get(key, -1) != size:
@@ -103,7 +105,7 @@ def require_copy(store: Path, url: str) -> None:
 
 def copy_there(store: Path, url: str) -> None:
     """Copy the files of a store into a place, in the stead of another one of its name."""
-    place, prefix = client_of(url), store_key(store)
+    place, prefix = storage_of(url), store_key(store)
     for key in (f"{prefix}/{MANIFEST_NAME}", *place.sizes(prefix)):
         place.delete(key)
 
@@ -120,13 +122,13 @@ def copy_back(store: Path, url: str, target: Path) -> float:
     """Copy the files of a store from a place into the empty folder `target`; return the seconds that it took."""
     begun, place, prefix = time.perf_counter(), client_of(url), store_key(store)
 
-    def copy(key: str) -> None:
-        path = target / key.removeprefix(f"{prefix}/")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(place.get(key))
+    def copy(path: Path) -> None:
+        name = path.relative_to(store)
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        (target / name).write_bytes(place.get(f"{prefix}/{name}"))
 
     with ThreadPoolExecutor(COPYING) as pool:
-        for _ in pool.map(copy, place.sizes(prefix)):
+        for _ in pool.map(copy, [*_files(store), store / MANIFEST_NAME]):
             pass
     return time.perf_counter() - begun
 

@@ -9,7 +9,6 @@ import secrets
 import threading
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,7 +20,6 @@ _VERSION = 4
 _PIECE = 1 << 20  # the most that NFS-Ganesha serves by one request
 _TIMEOUT_MS = 10_000
 _RECONNECTS = 3
-_FOLDER = 2  # of nfs_ftype4, RFC 7530
 
 _pointer = ctypes.c_void_p
 _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
@@ -39,25 +37,11 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "nfs_fstat64": (ctypes.c_int, (_pointer, _pointer, _pointer)),
     "nfs_close": (ctypes.c_int, (_pointer, _pointer)),
     "nfs_pread": (ctypes.c_int, (_pointer, _pointer, ctypes.c_uint64, ctypes.c_uint64, _pointer)),
-    "nfs_opendir": (ctypes.c_int, (_pointer, ctypes.c_char_p, _pointer)),
-    "nfs_readdir": (_pointer, (_pointer, _pointer)),
-    "nfs_closedir": (None, (_pointer, _pointer)),
 }
 
 
 class _Url(ctypes.Structure):
     _fields_ = (("server", ctypes.c_char_p), ("path", ctypes.c_char_p), ("file", ctypes.c_char_p))
-
-
-class _Entry(ctypes.Structure):
-    _fields_ = (
-        ("next", _pointer),
-        ("name", ctypes.c_char_p),
-        ("inode", ctypes.c_uint64),
-        ("type", ctypes.c_uint32),
-        ("mode", ctypes.c_uint32),
-        ("size", ctypes.c_uint64),
-    )
 
 
 class _Status(ctypes.Structure):
@@ -99,27 +83,6 @@ class NfsFolder(Client):
         with self._file(key) as handle:
             return self._read(handle, key, start, length)
 
-    def put(self, key: str, content: bytes | Path) -> None:  # noqa: ARG002 - refused
-        raise PlaceFailedError(
-            "libnfs 4 cannot write files by NFS 4",
-            where=f"{self.url}/{key}",
-            hint="Copy the store there by a mount, below DATASET/STORE as it lies in the folder of the stores.",
-        )
-
-    def sizes(self, prefix: str) -> dict[str, int]:
-        found: dict[str, int] = {}
-        try:
-            entries = list(self._entries(prefix))
-        except MissingFileError:
-            return found
-        for name, kind, size in entries:
-            path = f"{prefix}/{name}"
-            found |= self.sizes(path) if kind == _FOLDER else {path: size}
-        return found
-
-    def delete(self, key: str) -> None:
-        self.put(key, b"")
-
     @contextlib.contextmanager
     def _file(self, key: str) -> Iterator[ctypes.c_void_p]:
         handle = _pointer()
@@ -148,18 +111,6 @@ class NfsFolder(Client):
                 break
             done += got
         return content.raw[:done]
-
-    def _entries(self, prefix: str) -> Iterator[tuple[str, int, int]]:
-        folder = _pointer()
-        self._check(self._library.nfs_opendir(self._context(), _path(prefix), ctypes.byref(folder)), prefix)
-        try:
-            while address := self._library.nfs_readdir(self._context(), folder):
-                entry = _Entry.from_address(address)
-                name = os.fsdecode(entry.name)
-                if name not in (".", ".."):
-                    yield name, entry.type, entry.size
-        finally:
-            self._library.nfs_closedir(self._context(), folder)
 
     def _context(self) -> int:
         """Return this thread's connection, mounted when it is first needed."""

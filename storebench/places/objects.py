@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 from urllib.parse import urlsplit
 
 from storebench.errors import MissingDependencyError
-from storebench.places.base import Client, MissingFileError, PlaceFailedError
+from storebench.places.base import MissingFileError, PlaceFailedError, Storage
 
 if TYPE_CHECKING:
     from obstore.store import S3Store
@@ -41,7 +41,7 @@ class S3Address(NamedTuple):
         return self.endpoint.startswith("http:")
 
 
-class ObjectStore(Client):
+class ObjectStore(Storage):
     """A bucket, or a part of one, at ``http[s]://HOST[:PORT]/BUCKET[/PREFIX]``.
 
     Credentials come from the environment (AWS_ACCESS_KEY_ID and its companions); without any, requests are not signed.

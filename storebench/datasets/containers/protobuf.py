@@ -30,6 +30,15 @@ def wire_fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
         at += size
 
 
+def messages(message: memoryview, wanted: int) -> Iterator[memoryview]:
+    """Yield the messages, or byte strings, in the field of a number."""
+    for number, value in wire_fields(message):
+        if number == wanted:
+            if not isinstance(value, memoryview):
+                raise ValueError(f"field {wanted} is a number, not a message")
+            yield value
+
+
 def read_varint(message: memoryview, at: int) -> tuple[int, int]:
     """Return a number and the position behind it: seven bits per byte, the lowest first."""
     value = 0

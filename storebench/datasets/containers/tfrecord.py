@@ -11,7 +11,7 @@ from storebench.datasets.base import Image
 from storebench.datasets.containers.base import Labels, Ranges, Spans, cut_short
 from storebench.datasets.containers.crc32c import crc32c, masked
 from storebench.datasets.containers.pixels import image_or_pixels
-from storebench.datasets.containers.protobuf import read_varint, signed, wire_fields
+from storebench.datasets.containers.protobuf import messages, read_varint, signed, wire_fields
 from storebench.datasets.sources import open_source
 from storebench.errors import CorruptDataError
 
@@ -80,24 +80,15 @@ def _records(stream: BinaryIO, path: Path) -> Iterator[tuple[int, memoryview]]:
 def _parsed(record: memoryview, where: str) -> dict[str, list[Any]]:
     """Return the values of each feature of an Example by its name."""
     try:
-        entries = [entry for features in _messages(record, 1) for entry in _messages(features, 1)]
+        entries = [entry for features in messages(record, 1) for entry in messages(features, 1)]
         return {
-            b"".join(_messages(entry, 1)).decode(): [
-                value for feature in _messages(entry, 2) for value in _values(feature)
+            b"".join(messages(entry, 1)).decode(): [
+                value for feature in messages(entry, 2) for value in _values(feature)
             ]
             for entry in entries
         }
     except ValueError as error:
         raise CorruptDataError(f"no tf.train.Example ({error})", where=where, hint=COPY_AGAIN) from error
-
-
-def _messages(message: memoryview, wanted: int) -> Iterator[memoryview]:
-    """Yield the fields of a message that have a number."""
-    for number, value in wire_fields(message):
-        if number == wanted:
-            if not isinstance(value, memoryview):
-                raise ValueError(f"field {wanted} is a number, not a message")
-            yield value
 
 
 def _values(feature: memoryview) -> Iterator[Any]:

@@ -1,8 +1,6 @@
 """The ``tf.train.Example`` in which TFRecord and ArrayRecord files hold a sample."""
 
-from collections.abc import Iterator
-
-from storebench.datasets.containers.protobuf import BYTES, wire_fields
+from storebench.datasets.containers.protobuf import BYTES, messages
 from storebench.formats.peers.rows import IMAGE, LABEL
 
 _IMAGE = IMAGE.encode()
@@ -19,12 +17,12 @@ def pack_example(payload: bytes, label: int) -> bytes:
 
 def image_of(record: bytes) -> memoryview:
     """Return the bytes of the feature ``image`` of an Example; raise `ValueError` if it has none."""
-    for features in _messages(memoryview(record), 1):
-        for entry in _messages(features, 1):
-            if any(name == _IMAGE for name in _messages(entry, 1)):
-                for feature in _messages(entry, 2):
-                    for values in _messages(feature, 1):
-                        return next(_messages(values, 1))
+    for features in messages(memoryview(record), 1):
+        for entry in messages(features, 1):
+            if any(name == _IMAGE for name in messages(entry, 1)):
+                for feature in messages(entry, 2):
+                    for values in messages(feature, 1):
+                        return next(messages(values, 1))
     raise ValueError("a record has no image")
 
 
@@ -39,11 +37,3 @@ def _varint(value: int) -> bytes:
         value >>= 7
     out.append(value)
     return bytes(out)
-
-
-def _messages(message: memoryview, wanted: int) -> Iterator[memoryview]:
-    for number, value in wire_fields(message):
-        if number == wanted:
-            if isinstance(value, int):
-                raise ValueError("a number where bytes were expected")
-            yield value

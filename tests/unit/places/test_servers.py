@@ -275,12 +275,12 @@ def test_what_cannot_be_is_one_line(words: tuple[str, ...], said: str, cli: Cli,
 def test_what_the_place_lost_or_changed_is_found(
     container: str, codec: str, reader: str, part: str, damage: str, place: str, tmp_path: Path
 ) -> None:
-    from storebench.places.clients import client_of
+    from storebench.places.clients import storage_of
     from storebench.places.copying import about, copy_there, store_key
 
     small, url = stored(container, codec, reader, place, tmp_path), address(place)
     _, direct = about(url)
-    store = client_of(direct)
+    store = storage_of(direct)
     copy_there(small.path, direct)
     key = next(key for key in sorted(store.sizes(store_key(small.path))) if key.endswith(part))
     content = store.get(key)
