@@ -71,10 +71,8 @@ class Objects:
 
     def _get(self, piece: Piece) -> bytes:
         key, begun = f"{self._prefix}/{piece.key}", time.perf_counter_ns()
-        if piece.start is None:
-            content = self._place.get(key)
-        else:
-            content = self._place.get_range(key, piece.start, piece.length)
+        part = () if piece.start is None else (piece.start, piece.length)
+        content = self._place.get(key, *part)
         if piece.length and len(content) != piece.length:
             what = f"{len(content)} bytes where {piece.length} were expected"
             raise PlaceFailedError(what, where=f"{self._place.url}/{key}")

@@ -52,12 +52,8 @@ class Client(ABC):
         self.url = url
 
     @abstractmethod
-    def get(self, key: str) -> bytes:
-        """Return a whole file."""
-
-    @abstractmethod
-    def get_range(self, key: str, start: int, length: int) -> bytes:
-        """Return at most `length` bytes of a file; fewer only at its end."""
+    def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
+        """Return a whole file, or `length` bytes of it from `start`; fewer only at its end."""
 
 
 class Storage(Client):
@@ -83,20 +79,18 @@ class Folder(Storage):
         super().__init__(url)
         self._folder = Path(url.removeprefix("file://"))
 
-    def get(self, key: str) -> bytes:
+    def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
         path = self._folder / key
         try:
             with path.open("rb") as file:
-                content = file.read()
+                file.seek(start)
+                content = file.read(length)
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
                 return content
         except FileNotFoundError:
             raise MissingFileError("there is no such file", where=path) from None
         except OSError as error:
             raise PlaceFailedError(f"the mount did not deliver it ({error.strerror})", where=path) from None
-
-    def get_range(self, key: str, start: int, length: int) -> bytes:
-        return self.get(key)[start : start + length]
 
     def put(self, key: str, content: bytes | Path) -> None:
         path = self._folder / key

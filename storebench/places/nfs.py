@@ -73,14 +73,12 @@ class NfsFolder(Client):
         self._library = _library()
         self._threads = threading.local()
 
-    def get(self, key: str) -> bytes:
+    def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
         with self._file(key) as handle:
-            status = _Status()
-            self._check(self._library.nfs_fstat64(self._context(), handle, ctypes.byref(status)), key)
-            return self._read(handle, key, 0, status.size)
-
-    def get_range(self, key: str, start: int, length: int) -> bytes:
-        with self._file(key) as handle:
+            if length is None:
+                status = _Status()
+                self._check(self._library.nfs_fstat64(self._context(), handle, ctypes.byref(status)), key)
+                length = int(status.size)
             return self._read(handle, key, start, length)
 
     @contextlib.contextmanager

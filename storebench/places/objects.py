@@ -51,35 +51,22 @@ class ObjectStore(Storage):
         super().__init__(url)
         self._client = obstore_of(url)
 
-    def get(self, key: str) -> bytes:
-        import obstore
-
-        return self._asked(key, lambda: bytes(obstore.get(self._client, key).bytes()))
-
-    def get_range(self, key: str, start: int, length: int) -> bytes:
-        import obstore
-
-        return self._asked(
-            key, lambda: bytes(obstore.get_range(self._client, key, start=start, length=length))
-        )
+    def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
+        if length is None:
+            return self._asked(key, lambda: bytes(self._client.get(key).bytes()))
+        return self._asked(key, lambda: bytes(self._client.get_range(key, start=start, length=length)))
 
     def put(self, key: str, content: bytes | Path) -> None:
-        import obstore
-
-        self._asked(key, lambda: obstore.put(self._client, key, content))
+        self._asked(key, lambda: self._client.put(key, content))
 
     def sizes(self, prefix: str) -> dict[str, int]:
-        import obstore
-
         def listed() -> dict[str, int]:
-            return {one["path"]: one["size"] for batch in obstore.list(self._client, prefix) for one in batch}
+            return {one["path"]: one["size"] for batch in self._client.list(prefix) for one in batch}
 
         return self._asked(prefix, listed)
 
     def delete(self, key: str) -> None:
-        import obstore
-
-        self._asked(key, lambda: obstore.delete(self._client, key))
+        self._asked(key, lambda: self._client.delete(key))
 
     def _asked(self, key: str, request: Callable[[], T]) -> T:
         from obstore.exceptions import BaseError
@@ -118,13 +105,11 @@ class Boto3Store(ObjectStore):
             "s3", endpoint_url=self._there.endpoint, region_name=self._there.region, config=settings
         )
 
-    def get(self, key: str) -> bytes:
-        return self._asked(key, lambda: self._body(key))
+    def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
+        part = {} if length is None else {"Range": f"bytes={start}-{start + length - 1}"}
+        return self._asked(key, lambda: self._body(key, part))
 
-    def get_range(self, key: str, start: int, length: int) -> bytes:
-        return self._asked(key, lambda: self._body(key, Range=f"bytes={start}-{start + length - 1}"))
-
-    def _body(self, key: str, **part: str) -> bytes:
+    def _body(self, key: str, part: dict[str, str]) -> bytes:
         from botocore.exceptions import BotoCoreError, ClientError
 
         at = self._there

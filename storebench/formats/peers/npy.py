@@ -6,8 +6,9 @@ import numpy as np
 
 from storebench.arrays import Indices, Integers, Pixels
 from storebench.formats.base import Fetched, FormatInfo, ReaderInfo
-from storebench.formats.common import NPY_ERRORS, damaged, load_integers, load_labels, save_array
-from storebench.formats.peers.rows import LABELS_FILE, PeerFormat, Row, RowsReader, required, whole_offsets
+from storebench.formats.common import NPY_ERRORS, damaged, load_integers, save_array
+from storebench.formats.options import Options
+from storebench.formats.peers.rows import PeerFormat, Row, RowsReader, required, whole_offsets
 from storebench.formats.peers.writers import PackedWriter
 from storebench.formats.remote import Piece, RemoteReader, ranges_of
 from storebench.formats.windows import Batch, Windows
@@ -46,24 +47,25 @@ class NpyReader(RowsReader):
 
     def _open(self) -> Integers:
         path = required(self.store / NpyWriter.file_name)
-        data: Pixels = np.lib.format.open_memmap(path, mode="r")  # refuses a file that is too short
-        self._data = data.view(np.ndarray)
+        data = np.lib.format.open_memmap(path, mode="r")  # refuses a file that is too short
+        self.start = data.offset
+        self._data: Pixels = data.view(np.ndarray)
         self.hold("_data")
         count = self.manifest.count
         if self.payload_codec == "raw":
             shape: tuple[int, ...] = (count, *self.image_shape)
             size = self.manifest.dataset.image_bytes
-            self._bounds: Sequence[int] = range(0, (count + 1) * size, size)
+            self.bounds: Sequence[int] = range(0, (count + 1) * size, size)
         else:
             offsets = load_integers(self.store / OFFSETS_FILE)
             shape = data.shape[:1]
-            self._bounds = whole_offsets(offsets, count, data.size, path)
+            self.bounds = whole_offsets(offsets, count, data.size, path)
         if data.shape != shape or data.dtype != np.uint8 or not data.flags.c_contiguous:
             raise damaged(f"{data.dtype}{data.shape} where uint8{shape} was expected", path)
         return self._labels_beside()
 
     def _rows(self, numbers: list[int]) -> Sequence[Row]:
-        content, bounds = self._data.reshape(-1).data, self._bounds
+        content, bounds = self._data.reshape(-1).data, self.bounds
         return [content[bounds[number] : bounds[number + 1]] for number in numbers]
 
     def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
@@ -82,20 +84,12 @@ class NpyRangesReader(RemoteReader):
     """A range of the one packed object per sample; the offsets are read from this disk."""
 
     def _open_index(self) -> None:
-        count, size = self.manifest.count, self.manifest.dataset.image_bytes
-        self.labels = load_labels(self.store / LABELS_FILE, count)
-        if self.payload_codec == "raw":
-            self._bounds = range(0, (count + 1) * size, size)
-        else:
-            self._bounds = load_integers(self.store / OFFSETS_FILE).tolist()
-        with (self.store / NpyWriter.file_name).open("rb") as file:
-            np.lib.format.read_magic(file)
-            np.lib.format.read_array_header_1_0(file)
-            self._header_bytes = file.tell()
+        with NpyReader(self.store, self.manifest, Options()) as mapped:
+            self.labels, self._bounds, self._start = mapped.labels, mapped.bounds, mapped.start
 
     def _piece(self, number: int) -> Piece:
         start, end = self._bounds[number], self._bounds[number + 1]
-        return Piece(NpyWriter.file_name, self._header_bytes + start, end - start)
+        return Piece(NpyWriter.file_name, self._start + start, end - start)
 
 
 class NpyFormat(PeerFormat):
