@@ -96,10 +96,8 @@ def require_copy(store: Path, url: str) -> None:
     sizes = place.sizes(prefix)
     for path in _files(store):
         key, size = f"{prefix}/{path.relative_to(store)}", path.stat().st_size
-        if sizes.get(key, -1) != size:
-            what = (
-                f"{sizes[key]} bytes where {size} were stored" if key in sizes else "there is no such object"
-            )
+        if (found := sizes.get(key)) != size:
+            what = "there is no such object" if found is None else f"{found} bytes where {size} were stored"
             raise PlaceFailedError(what, where=f"{url}/{key}")
 
 
@@ -113,8 +111,7 @@ def copy_there(store: Path, url: str) -> None:
         place.put(f"{prefix}/{path.relative_to(store)}", path)
 
     with ThreadPoolExecutor(COPYING) as pool:
-        for _ in pool.map(copy, _files(store)):
-            pass
+        list(pool.map(copy, _files(store)))
     copy(store / MANIFEST_NAME)
 
 
@@ -128,8 +125,7 @@ def copy_back(store: Path, url: str, target: Path) -> float:
         (target / name).write_bytes(place.get(f"{prefix}/{name}"))
 
     with ThreadPoolExecutor(COPYING) as pool:
-        for _ in pool.map(copy, [*_files(store), store / MANIFEST_NAME]):
-            pass
+        list(pool.map(copy, [*_files(store), store / MANIFEST_NAME]))
     return time.perf_counter() - begun
 
 
