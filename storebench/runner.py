@@ -231,10 +231,10 @@ def _put_in_place(prepared: dict[Cell, Prepared], watcher: Watcher, running: con
             store, counters, mount = found.store, places.counters(place), None
             if place.kind in MOUNTED:
                 mount = Mount.at(place, Path(url.removeprefix("file://")))
-            if mount is not None and place.mounted:
-                if (refusal := cache_refusal(cell.cache, mount.folder)) is not None:
-                    raise refusal
-                store = mount.folder / copying.store_key(store)
+                if place.mounted:
+                    if (refusal := cache_refusal(cell.cache, mount.folder)) is not None:
+                        raise refusal
+                    store = mount.folder / copying.store_key(store)
             prepared[cell] = dataclasses.replace(
                 found, store=store, place=facts, mount=mount, url=url, counters=counters
             )
