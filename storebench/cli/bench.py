@@ -262,7 +262,7 @@ def _claimed(
 
 def _finish(records: list["Record"], folder: Path, name: str, beginning: "Begun", *, as_json: bool) -> None:
     """Print what a finished run says, and end with the exit code of its records."""
-    from storebench.results.record import ran_out_of_time
+    from storebench.results import ran_out_of_time
     from storebench.runs.manifest import resume_command
 
     again = resume_command(folder, name, beginning, retry_failed=True)

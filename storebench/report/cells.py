@@ -19,8 +19,7 @@ from storebench.errors import NotComparableError
 from storebench.formats.registry import PAPER_BACKENDS
 from storebench.matrix import MODEL_CROPS
 from storebench.report.frame import BACKEND_COLUMNS, CELL_COLUMNS
-from storebench.results import DATA_FIELDS, Cell, Status, steady
-from storebench.results.record import ran_out_of_time
+from storebench.results import DATA_FIELDS, Cell, Status, ran_out_of_time, steady
 from storebench.runs.manifest import Whole, agreed
 from storebench.settings.words import BOUNDED_STATES, CacheState, ComputeKind, Fill
 

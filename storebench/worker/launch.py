@@ -27,7 +27,7 @@ from storebench.ranks.launch import (
     tell_nobody,
 )
 from storebench.ranks.progress import Position
-from storebench.results.record import NO_ANSWER_AFTER
+from storebench.results import NO_ANSWER_AFTER
 from storebench.surroundings import Surroundings
 from storebench.system.interrupts import Held
 from storebench.system.processes import end_processes, expend, marked, signal_name, started_here

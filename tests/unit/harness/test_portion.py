@@ -9,7 +9,7 @@ import pytest
 from storebench.loading.batch import Spans
 from storebench.probes.page_count import PAGE_BYTES
 from storebench.probes.residency import ResidencyCurve
-from storebench.results.parts import STEADY_DRIFT
+from storebench.results import STEADY_DRIFT
 from storebench.training.loop import StepTimes
 from storebench.training.step_table import StepTable, step_table
 from storebench.worker.figures import (
