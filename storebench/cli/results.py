@@ -104,15 +104,16 @@ def put_content(content: "Content") -> None:
 
 
 def print_summary(run: Path, named: Sequence["Accelerator"] = ()) -> None:
-    from storebench.advice.storage import storage_tables
     from storebench.report.build import summarise_results
     from storebench.runs.records import RECORDS_NAME
 
     content = summarise_results(run / RECORDS_NAME, named)  # not the folder, which may hold other runs
     put_content(content)
-    for table in () if content.requests else storage_tables(content.cells):
+    for table in () if content.requests else content.io:
         write_out(drawn(table))
         put(*table.notes)
+    if short := [int(cell.fact("store_count") or 0) for cell in content.cells if cell.whole_only]:
+        say(f"too few steps in the requested state for a rate; use --size {2 * max(short)}")
     if content.findings:
         findings = number_of(len(content.findings), "finding")
         say(f"attention: {findings}; 'storebench validate {run}' lists them")

@@ -53,7 +53,7 @@ from storebench.settings.words import ComputeKind
 from storebench.units import format_duration, number_of
 
 if TYPE_CHECKING:
-    from storebench.advice.choices import Advice
+    from storebench.advice import Advice
     from storebench.first_run.choice import FirstRun
     from storebench.matrix import Matrix
     from storebench.ranks.nodes import NodeAddress
@@ -85,7 +85,7 @@ def _print_advice(
     folder: Path, scenario: "Scenario", stores: Path | None, named: Sequence[Accelerator]
 ) -> None:
     """Print what to do with the images, what each choice costs, and the command that converts."""
-    from storebench.advice.choices import advise
+    from storebench.advice import advise
 
     advice = advise(folder, named)
     if advice is None:

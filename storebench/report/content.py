@@ -97,6 +97,15 @@ class Content:
         return tuple(table for section in self.sections for table in section.tables)
 
     @property
+    def io(self) -> list[Table]:
+        """What the storage delivers, for each dataset of cells that only load."""
+        loading: dict[tuple[Any, ...], list[Panel]] = {}
+        for panel in self.panels:
+            if panel.first.cell.compute.kind is ComputeKind.NONE:
+                loading.setdefault(panel.first.dataset_key, []).append(panel)
+        return [io_table(panels) for panels in loading.values()]
+
+    @property
     def orders(self) -> tuple[Table, ...]:
         """How random the readers' own orders are, for each dataset that has such readers."""
         return self._more("order")
@@ -245,7 +254,7 @@ def _section(
         more=tuple(more),
         plots=tuple(named),
         first=tuple(first),
-        io=tuple(io_table(panel, f"{anchors[panel.cells]}-io") for panel in listed),
+        io=tuple(io_table([panel], f"{anchors[panel.cells]}-io") for panel in listed),
     )
 
 

@@ -10,7 +10,7 @@ from storebench.accelerators import Accelerator
 from storebench.comparison import Estimate, Ratio, Verdict
 from storebench.plain_text import csv_cell, markdown
 from storebench.report.bottleneck import Bottleneck, inflation
-from storebench.report.cells import CellSummary, varying_fields
+from storebench.report.cells import CellSummary, backend_rank, varying_fields
 from storebench.report.codecs import Coded
 from storebench.report.labels import (
     backend_label,
@@ -62,7 +62,7 @@ _FED_NOTE = (
 _LAW_NOTE = "By law: requests in flight over the time of one, at most the bandwidth, and at most what the place gave without emulation."
 _OWN_CLIENT_NOTE = "Without p50: the library's own client makes the requests, which are not seen here."
 _SENT_NOTE = "Sent / used: bytes that the server sent during the epoch, by its own counters, over those of the samples served."
-REQUESTS_NOTE = (
+_REQUESTS_NOTE = (
     "Requests are read calls, pipes between processes included, and page faults that waited for the device."
 )
 _WARMED = 0.1
@@ -186,9 +186,16 @@ def rate_words(cell: CellSummary, shown: Callable[[Estimate], str] = lambda rate
     return "failed" if not cell.usable else "not steady" if cell.whole_only else "too short"
 
 
-def io_table(panel: Panel, anchor: str = "") -> Table:
-    """Return what the storage delivers to the stores of one panel."""
+def io_table(panels: Sequence[Panel], anchor: str = "") -> Table:
+    """Return what the storage delivers to the stores of one panel, or of several of one dataset."""
     column: type[_Column[CellSummary]] = _Column
+    cells = [cell for panel in panels for cell in panel.measured]
+    cells.sort(key=lambda cell: backend_rank(cell.backend))
+    words = {cell: setting_label(cell).split(", ") for cell in cells}
+
+    def store(cell: CellSummary) -> str:
+        own = [word for word in words[cell] if not all(word in other for other in words.values())]
+        return ", ".join([backend_label(cell.backend), *(own if len(panels) > 1 else ())])
 
     def median(name: str, factor: float = 1.0) -> Callable[[CellSummary], float | None]:
         return lambda cell: None if (value := cell.median(name)) is None else value * factor
@@ -202,23 +209,23 @@ def io_table(panel: Panel, anchor: str = "") -> Table:
         return read / requests if read is not None and requests else None
 
     columns = [
-        column("store", "", lambda c: backend_label(c.backend)),
+        column("store", "", store),
         column("", "setting", setting_label),
         column("", "backend", lambda c: c.backend),
         column("samples, MiB/s", "", median("payload_bytes_per_s", 2.0**-20)),
         column("", "payload_bytes_per_s", median("payload_bytes_per_s")),
-        column("device, MiB/s", "", lambda c: (rate := device_bytes_per_s(c)) and rate * 2.0**-20),
-        column("", "device_read_bytes", median("device_read_bytes")),
         column("requests/s", "requests_per_s", lambda c: c.requests_per_s),
-        column("device bytes per request", "request_bytes", request_bytes, size),
         column("amplification", "read_amplification", median("read_amplification")),
         column("wait p50", "data_wait_p50_s", median("data_wait_p50_ns", 1e-9), duration),
         column("wait p99", "data_wait_p99_s", median("data_wait_p99_ns", 1e-9), duration),
+        column("device, MiB/s", "", lambda c: (rate := device_bytes_per_s(c)) and rate * 2.0**-20),
+        column("", "device_read_bytes", median("device_read_bytes")),
+        column("device bytes per request", "request_bytes", request_bytes, size),
         *_identity(lambda c: c),
     ]
-    caption = f"{dataset_label(panel.first)}: {setting_label(panel.speaker)}. What the storage delivers"
-    marks = tuple(map(mark, panel.measured))
-    return _table("io", caption, columns, panel.measured, anchor=anchor, marks=marks, notes=(REQUESTS_NOTE,))
+    caption = f"{common_setting(cells)}. What the storage delivers"
+    marks = tuple(map(mark, cells))
+    return _table("io", caption, columns, cells, anchor=anchor, marks=marks, notes=(_REQUESTS_NOTE,))
 
 
 def order_table(cells: Sequence[CellSummary]) -> Table | None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from storebench.accelerators import find_accelerator
-from storebench.advice.choices import Advice, Change, Choice, advice_of, advise, decide
+from storebench.advice import Advice, Change, Choice, advice_of, advise, decide
 from storebench.comparison import Ratio, Verdict
 from storebench.report.cells import summarise
 from storebench.report.frame import to_frame
