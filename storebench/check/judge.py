@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from storebench.check.policy import COUNTERS, Policy
 from storebench.check.sides import CellData, Side
 from storebench.comparison import MIN_ROUNDS, MOST_ROUNDS, Ratio, Verdict, compare, rounds_needed
-from storebench.units import METRICS, Better, number_of
+from storebench.units import Better, number_of
 
 _MOST_CHANGES = 3
 _MOST_NUMBERS = 5
@@ -44,8 +44,7 @@ class CounterResult:
 
     @property
     def sentence(self) -> str:
-        unit = METRICS[self.name].unit if self.name in METRICS else "s" if self.name.endswith("_s") else ""
-        unit = "bytes" if self.name.endswith("bytes") else unit
+        unit = "bytes" if "bytes" in self.name else "s" if "_s_" in f"{self.name}_" else ""
         change = f" ({self.contender / self.baseline - 1:+.1%})" if self.baseline else ""
         figures = (
             f"{value:,.0f}" if float(value).is_integer() else f"{value:,.3g}"

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from storebench.errors import OutputError, UsageError
-from storebench.formats.origin import distribution_of, plugin_sources
-from storebench.formats.registry import ENTRY_POINT_GROUP, plugin_points
+from storebench.formats.registry import ENTRY_POINT_GROUP
 from storebench.probes.code import checkout_of, git_environment, package_folder
 from storebench.progress import Say
 from storebench.system.scratch import scratch_folder
@@ -69,28 +68,12 @@ def _recognised(root: Path, start: Path) -> Repository | None:
     """Return the repository if it is storebench or holds a plugin, else None."""
     if (root / "storebench" / "__init__.py").is_file() and read_project(root).get("name") == "storebench":
         return Repository(root=root, project=root, plugin="", formats={})
-    folders = [folder for folder in (start, *start.parents) if folder.is_relative_to(root)]
-    for folder in folders:
+    for folder in (folder for folder in (start, *start.parents) if folder.is_relative_to(root)):
         project = read_project(folder)
         formats = project.get("entry-points", {}).get(ENTRY_POINT_GROUP, {})
         if formats:
             return Repository(root=root, project=folder, plugin=str(project.get("name", "")), formats=formats)
-    return _installed_from(root, folders)
-
-
-def _installed_from(root: Path, folders: list[Path]) -> Repository | None:
-    """Return the repository if a plugin was installed from it in place (then its entry points need no pyproject.toml)."""
-    points = [
-        point
-        for point in plugin_points()
-        if any(path.is_relative_to(root) and checkout_of(path).commit for path in plugin_sources(point))
-    ]
-    if not points:
-        return None
-    names = ("pyproject.toml", "setup.cfg", "setup.py")
-    project = next((folder for folder in folders if any((folder / name).is_file() for name in names)), root)
-    formats = {point.name: point.value for point in points}
-    return Repository(root=root, project=project, plugin=distribution_of(points[0]), formats=formats)
+    return None
 
 
 def read_project(folder: Path) -> dict[str, Any]:

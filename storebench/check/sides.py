@@ -1,7 +1,6 @@
 """The two sides of a check: run folders of ``storebench bench``, as a cost and counters for each replicate of a cell."""
 
 import json
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,19 +10,14 @@ from typing import Any
 from storebench.errors import CorruptDataError, DataNotFoundError, IntegrityError, NotComparableError
 from storebench.fileio.json_text import parse_json
 from storebench.fileio.reading import read_small_file
+from storebench.report.checks.steps import differences, figures
 from storebench.results import CacheVerdict, Cell, Environment, Record, Status
 from storebench.runs.records import PAIRING_NAME, RECORDS_NAME, read_records
-from storebench.runs.steps import find_table, read_arrow
+from storebench.runs.steps import step_columns
 from storebench.settings.words import BOUNDED_STATES, ComputeKind, Fill, Share
-from storebench.worker.figures import epoch_record
 
 _SLOWEST_PER_S = 1e-9
 """A slower rate is no measurement, and its inverse might not be finite."""
-
-_RECOMPUTED = (
-    *("samples", "timed_samples", "timed_s", "samples_per_s"),
-    *("epoch_s", "data_wait_s", "time_to_first_batch_s"),
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,20 +197,11 @@ def _disagreement(record: Record, run: Path) -> str:
     if record.steps_file is None:
         return "a record names no step table" if record.steps else ""
     try:
-        path = find_table(run, record.steps_file)
-        if path is None:
-            return f"its step table {record.steps_file} is not there"
-        columns = read_arrow(path, record.steps_file)
-        table = {name: columns.column(name).to_numpy(zero_copy_only=False) for name in columns.column_names}
-        right = epoch_record(record, table)
-    except (CorruptDataError, KeyError, ValueError) as error:
+        right = figures(record, step_columns(run, record.steps_file))
+    except (CorruptDataError, KeyError, ValueError, IndexError) as error:
         return f"its step table {record.steps_file} cannot be read: {error}"
-    for name in _RECOMPUTED:
-        recorded, own = getattr(record, name), getattr(right, name)
-        if not math.isclose(recorded, own, rel_tol=1e-6, abs_tol=1e-9):
-            return f"{name} is {recorded:.6g} in a record of replicate {record.replicate}, but its steps give {own:.6g}"
-    if record.data_wait_ns != right.data_wait_ns:
-        return f"data_wait_ns of replicate {record.replicate} is not that of its steps"
+    for name, recorded, own in differences(record, right):
+        return f"{name} is {recorded} in a record of replicate {record.replicate}, but its steps give {own}"
     return ""
 
 

@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 
 from storebench.probes.batch_io import IO_COLUMNS
-from storebench.report.checks.rules import seeded_order
 from storebench.results import (
     CELL_FIELDS,
     CacheFacts,
@@ -214,7 +213,7 @@ def make_record(
     }
     record = Record(**(fields | changes))
     if "digests" not in changes and record.digests is not None and record.store is not None:
-        order = seeded_order(cell, record.store.count, epoch, record.replicate)
+        order = f"{cell.batch_size} {cell.max_steps} {cell.passes} {cell.seed} {epoch} {record.replicate}"
         record = dataclasses.replace(record, digests=dataclasses.replace(record.digests, order=order))
     wanted = cell.cache == "limited" and not in_memory and "portion" not in changes
     return dataclasses.replace(record, portion=portion_of(record)) if wanted else record

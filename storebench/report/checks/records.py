@@ -12,9 +12,9 @@ from storebench.errors import CorruptDataError, DataNotFoundError, StorebenchErr
 from storebench.report.analysis import RunFolders, find_runs
 from storebench.report.checks.findings import Finding, Rule, finding, record_name
 from storebench.report.checks.rules import check_record, decodes
-from storebench.report.checks.runs import check_run
 from storebench.report.checks.steps import DECODE_LEAST_S, DECODE_MOST_RATIO, check_steps
 from storebench.results import Record, Status
+from storebench.runs.manifest import read_about
 from storebench.runs.records import (
     RECORDS_NAME,
     RUN_NAME,
@@ -94,34 +94,41 @@ def validate_records(records: Sequence[Sourced]) -> list[Finding]:
         findings += check_record(record, memory.get(_machine_cell(record)))
         findings += check_steps(record, file.parent)
     for folder in dict.fromkeys(file.parent for _, file in records if file.name == RECORDS_NAME):
-        findings += check_run(folder, [record for record, file in records if file.parent == folder])
+        findings += _unreadable(folder / RUN_NAME)
     return [
         *findings,
-        *_recorded_twice(sound),
+        *_recorded_twice(usable),
         *_kept_pixels(usable),
         *_above_compute(usable),
         *_disagreements(usable),
     ]
 
 
+def _unreadable(about: Path) -> Iterator[Finding]:
+    """Find a ``run.json`` that cannot be read, so that nobody knows which replicates are missing."""
+    try:
+        if about.exists():
+            read_about(about)
+    except (OSError, CorruptDataError) as error:
+        reason = error.what if isinstance(error, CorruptDataError) else str(error)
+        message = f"it is not complete JSON with a list of cells, so the planned cells are unknown: {reason}"
+        yield Finding(
+            kind=Rule.RUN, cell=str(about), cell_id="", run_id="", figure=about.name, message=message
+        )
+
+
 def _machine_cell(record: Record) -> Hashable:
     return record.environment and record.environment.key, record.cell.cell_id
 
 
-def _recorded_twice(records: Iterable[Sourced]) -> Iterator[Finding]:
+def _recorded_twice(records: Iterable[Record]) -> Iterator[Finding]:
     """Find replicates that are recorded twice: a copy would count as a further round."""
     names: set[tuple[Any, ...]] = set()
-    times: dict[tuple[Any, ...], Record] = {}
-    for record, file in records:
+    for record in records:
         key = (record.run_id, record.cell.cell_id, record.replicate, record.epoch)
         if key in names:
             yield finding(Rule.SCHEMA, record, "replicate", "the same replicate and epoch is recorded twice")
         names.add(key)
-        # Durations have nanoseconds, so that no two epochs agree in all of them.
-        other = times.setdefault((record.epoch_s, record.timed_s, record.data_wait_s, record.fetch_s), record)
-        if other is not record and (file.parent / RUN_NAME).is_file():
-            message = f"{record_name(other)} of run {other.run_id} has exactly the same times: one of them is a copy"
-            yield finding(Rule.RUN, record, "epoch_s", message)
 
 
 def _kept_pixels(records: Iterable[Record]) -> Iterator[Finding]:
@@ -188,23 +195,10 @@ def _disagreements(records: Sequence[Record]) -> Iterator[Finding]:
     exact = [record for record in honest if record.store is not None and record.store.lossless]
     yield from _differing(exact, lambda record: record.cell.data, "store", "samples_digest")
     yield from _differing(honest, _order_key, "digests", "order")
-    yield from _differing(exact, _order_key, "digests", "samples")
     yield from _differing([r for r in exact if r.cell.device == "cpu"], _loss_key, "digests", "loss")
     files = [record for record in honest if record.store is not None and any_size(record.cell.backend.codec)]
     yield from _differing(
         files, lambda r: dataclasses.replace(r.cell.data, image_size=None), "store", "samples_digest"
-    )
-    yield from _differing(files, _order_key, "digests", "samples")
-    yield from _differing(
-        files,
-        lambda r: (
-            _order_key(r),
-            r.environment and r.environment.key,
-            r.cell.model,
-            r.cell.backend.codec_options,
-        ),
-        "digests",
-        "prepared",
     )
     on_cpu = [record for record in files if record.cell.device == "cpu"]
     yield from _differing(on_cpu, lambda r: (_loss_key(r), r.cell.backend.codec_options), "digests", "loss")

@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from storebench.errors import CorruptDataError
-from storebench.ranks.merging import RANK, job_steps, rank_count, rank_tables
-from storebench.report.checks.findings import ROUNDING, Finding, Rule, agree, finding
+from storebench.ranks.merging import RANK, job_steps, rank_count
+from storebench.report.checks.findings import Finding, Rule, agree, finding
 from storebench.report.checks.rules import decodes
 from storebench.results import Record
-from storebench.runs.steps import find_table, read_arrow
-from storebench.settings.words import CacheState, ComputeKind, Share
-from storebench.training.step_table import StepTable, timed_rows
+from storebench.runs.steps import step_columns
+from storebench.settings.words import CacheState, Share
+from storebench.training.step_table import StepTable
 from storebench.worker.figures import epoch_record, portion_sums, still_filling, with_cold_rates
 
 DECODE_MOST_RATIO, DECODE_LEAST_S = 5.0, 0.1
@@ -30,12 +30,6 @@ _FOLLOWS = (
     "fetch_s", "decode_s", "prep_s", "handover_s", "time_to_first_batch_s", "prefetched_samples",
 )  # fmt: skip
 """Figures of a record that its steps determine."""
-
-_NO_COMPUTE_NS = 20_000
-"""Most of the usual compute of steps that compute nothing: two readings of the clock."""
-
-_BEGIN_FRAC, _BEGIN_S = 0.05, 0.05
-"""The first rank may begin this much after the barrier: a share of the job, and a few preemptions."""
 
 
 def check_steps(record: Record, run: Path) -> list[Finding]:
@@ -61,19 +55,8 @@ def check_steps(record: Record, run: Path) -> list[Finding]:
         *found,
         *_producers(record, table),
         *_passes(record, table),
-        *_computing(record, table),
         *_portion(record, table),
-        *_begin(record, table),
     ]
-
-
-def step_columns(run: Path, name: str) -> StepTable:
-    """Return the columns of a step table; raises CorruptDataError if it is missing or no such table."""
-    path = find_table(run, name)
-    if path is None:
-        raise CorruptDataError("it is not there", where=run / name)
-    arrow = read_arrow(path, name)
-    return {column: arrow.column(column).to_numpy(zero_copy_only=False) for column in arrow.column_names}
 
 
 def figures(record: Record, table: StepTable) -> Record:
@@ -97,21 +80,14 @@ def differences(record: Record, right: Record) -> Iterator[tuple[str, Any, Any]]
     if record.data_wait_ns != right.data_wait_ns:
         yield "data_wait_ns", record.data_wait_ns, right.data_wait_ns
     pairs = list(zip(record.cold_rates, right.cold_rates, strict=False))
-    same = all(_close(dataclasses.astuple(a), dataclasses.astuple(b)) for a, b in pairs)
+    same = all(all(map(agree, dataclasses.astuple(a), dataclasses.astuple(b))) for a, b in pairs)
     if len(record.cold_rates) != len(right.cold_rates) or not same:
         yield "cold_rates", record.cold_rates, right.cold_rates
     if record.portion is not None and right.portion is not None:
         for field in dataclasses.fields(record.portion):
             recorded, own = getattr(record.portion, field.name), getattr(right.portion, field.name)
-            if not _close((recorded,), (own,)):
+            if recorded is not own and not agree(recorded, own):
                 yield f"portion.{field.name}", recorded, own
-
-
-def _close(first: tuple[Any, ...], second: tuple[Any, ...]) -> bool:
-    return all(
-        a is b or (a is not None and b is not None and abs(a - b) <= ROUNDING * max(1.0, abs(b)))
-        for a, b in zip(first, second, strict=True)
-    )
 
 
 def _producers(record: Record, table: StepTable) -> Iterator[Finding]:
@@ -173,34 +149,12 @@ def _passes(record: Record, table: Mapping[str, npt.NDArray[Any]]) -> Iterator[F
         yield finding(Rule.ARITHMETIC, record, "decode_s", message)
 
 
-def _computing(record: Record, table: StepTable) -> Iterator[Finding]:
-    """Find steps of a cell that only loads in which something was computed. Ranks wait for each other within a step."""
-    compute_ns = timed_rows(table)["compute_ns"]
-    if record.cell.compute.kind is not ComputeKind.NONE or record.cell.ranks > 1 or len(compute_ns) < 2:
-        return
-    # A busy machine interrupts one step, and half of two, easily.
-    usual_ns = float(np.quantile(compute_ns, 0.25 if len(compute_ns) < 20 else 0.5, method="lower"))
-    if usual_ns > _NO_COMPUTE_NS:
-        message = (
-            f"its steps computed for {usual_ns / 1000:.3g} µs, but a cell that only loads computes nothing"
-        )
-        yield finding(Rule.STEPS, record, "compute_s", message)
-
-
 def _portion(record: Record, table: StepTable) -> Iterator[Finding]:
-    """Find steady steps that are not the last timed ones, or in which the cache still filled."""
+    """Find steady steps in which the cache still filled."""
     part, cache, limit = record.portion, record.cache, record.cell.memory_bytes
     if part is None:
         return
     steps = job_steps(table) if RANK in table else table
-    timed = np.flatnonzero(~steps["warmup"].astype(bool))
-    last = part.first_step + part.steps - 1
-    if not len(timed) or not timed[0] <= part.first_step <= last == timed[-1]:
-        message = f"steps {part.first_step} to {last} are called steady, which are not the last timed ones"
-        yield finding(Rule.STEPS, record, "portion.steps", message)
-    elif record.epoch and part.first_step != timed[0]:
-        message = f"steady from step {part.first_step} on, but all timed steps of a later epoch count"
-        yield finding(Rule.STEPS, record, "portion.first_step", message)
     if cache is None or not cache.curve:
         message = "steady steps are claimed, but no residency was sampled during the epoch"
         yield finding(Rule.CACHE, record, "cache.curve", message)
@@ -208,27 +162,3 @@ def _portion(record: Record, table: StepTable) -> Iterator[Finding]:
         filling = still_filling(dict(steps), cache.curve, part.first_step, record.store.file_bytes, limit)
         if filling:
             yield finding(Rule.CACHE, record, "portion.first_step", f"called steady, but {filling}")
-
-
-def _begin(record: Record, table: StepTable) -> Iterator[Finding]:
-    """Find ranks whose figures their steps contradict, and a job that was at work before its first requests."""
-    job = record.job
-    if job is None or RANK not in table or len(job.per_rank) != record.cell.ranks:
-        return
-    timed = timed_rows(table)
-    for number, (rank, own) in enumerate(zip(job.per_rank, rank_tables(timed), strict=False)):
-        right = epoch_record(dataclasses.replace(record, job=None), own)
-        for name, value in (
-            ("samples", right.timed_samples),
-            ("seconds", right.timed_s),
-            ("data_wait_s", right.data_wait_s),
-        ):
-            if not agree(getattr(rank, name), value):
-                message = f"{getattr(rank, name)}, but its steps give {value}"
-                yield finding(Rule.STEPS, record, f"job.per_rank[{number}].{name}", message)
-    begin_s = job.per_rank[0].begin_s
-    if begin_s is not None and len(timed["start_ns"]):
-        first_s = begin_s + (int(table["start_ns"].min()) - int(timed["start_ns"][0])) / 1e9
-        if first_s > max(_BEGIN_S, _BEGIN_FRAC * record.timed_s):
-            message = f"the first rank began {first_s:.6g} s after the barrier, which is in no rate"
-            yield finding(Rule.STEPS, record, "job.per_rank.begin_s", message)
