@@ -8,7 +8,7 @@ from storebench.errors import CorruptDataError, DataNotFoundError, UsageError
 from storebench.probes.batch_io import IO_COLUMNS
 from storebench.ranks.merging import RANK, rank_tables
 from storebench.results import Cell, Record
-from storebench.runs.steps import MOST_STEPS, find_table, read_steps
+from storebench.runs.steps import MOST_STEPS, find_table, step_columns
 from storebench.settings.words import Share
 from storebench.units import number_of
 
@@ -25,7 +25,7 @@ _COLUMNS = (
     *("step", "samples", "payload_bytes", "start_ns", "data_wait_ns", "h2d_ns", "compute_ns"),
     *("worker", "fetch_start_ns", "fetch_ns", "decode_ns", "prep_ns", "queue_depth"),
 )
-_LATER = ("paused_ns", *IO_COLUMNS)
+_LATER = ("paused_ns", *IO_COLUMNS, RANK)
 
 _COUNTERS = {
     "payload_bytes": ("payload per step", "bytes"),
@@ -37,9 +37,6 @@ _COUNTERS = {
 """Column of a step table -> name of its counter in the trace, and the unit of its values."""
 
 _MOST_LISTED = 8
-
-_RANK_BITS = 32
-"""Ids of arrows have the rank above so many bits."""
 
 Event = dict[str, Any]
 
@@ -94,25 +91,25 @@ def _listed(cells: Mapping[str, Cell]) -> str:
     return ", ".join([*labels, *([f"and {more} more"] if more > 0 else [])])
 
 
-def trace_events(record: Record, run: Path, number: int = 1) -> list[Event]:
+def trace_events(record: Record, run: Path, first_pid: int = 1) -> list[Event]:
+    """Return the events of an epoch; each rank is a process of its own, and they are numbered from `first_pid` on."""
     ranks = _steps(record, run)
     origin = min(min(step["start_ns"], step["fetch_start_ns"]) for steps in ranks for step in steps)
-    threads = 3 + max(step["worker"] for steps in ranks for step in steps)
     cell = record.cell
     loading = f"{number_of(cell.workers, 'worker')} by {cell.loader}" if cell.workers else "no workers"
-    loading += f", {cell.ranks} ranks" if cell.ranks > 1 else ""
     loading += f", share {cell.share}" if cell.share is not Share.NONE else ""
     title = (
         f"{cell.data.name} from {cell.backend.name}, {cell.cache}, {loading}, replicate {record.replicate}"
     )
-    events: list[Event] = [{"ph": "M", "name": "process_name", "args": {"name": title}}]
+    events: list[Event] = []
     for rank, steps in enumerate(ranks):
-        of_rank = _rank_events(steps, origin, number)
-        events += of_rank if len(ranks) == 1 else [_placed(event, rank, threads) for event in of_rank]
-    return [{**event, "pid": number} for event in events]
+        pid, of_ranks = first_pid + rank, f", rank {rank} of {len(ranks)}" * (len(ranks) > 1)
+        process: Event = {"ph": "M", "name": "process_name", "args": {"name": title + of_ranks}}
+        events += [{**event, "pid": pid} for event in (process, *_rank_events(steps, origin, pid))]
+    return events
 
 
-def _rank_events(steps: list[Event], origin: int, number: int) -> list[Event]:
+def _rank_events(steps: list[Event], origin: int, pid: int) -> list[Event]:
     names = {LOOP_TID: "training loop"} | {
         worker + 2: "producer (in the loop)" if worker < 0 else f"worker {worker}"
         for worker in sorted({step["worker"] for step in steps})
@@ -124,39 +121,26 @@ def _rank_events(steps: list[Event], origin: int, number: int) -> list[Event]:
     for step in steps:
         events += _in_a_row(_LOOP, LOOP_TID, step["start_ns"] - origin, step)
         events += _in_a_row(MAKING, step["worker"] + 2, step["fetch_start_ns"] - origin, step)
-        events += _flow(step, origin, number) + _counters(step, origin)
+        events += _flow(step, origin, pid) + _counters(step, origin)
     last = steps[-1]
     end = last["start_ns"] + sum(last.get(f"{name}_ns", 0) for name in _LOOP)
     return events + _counters(dict.fromkeys(last, 0) | {"start_ns": end}, origin)
 
 
-def _placed(event: Event, rank: int, threads: int) -> Event:
-    """Return an event of one rank beside those of the others: on its own threads, with the rank in their names."""
-    placed = dict(event)
-    if "tid" in event:
-        placed["tid"] = event["tid"] + rank * threads
-    if "id" in event:
-        placed["id"] = event["id"] + (rank << _RANK_BITS)
-    if event["name"] == "thread_name":
-        placed["args"] = {"name": f"rank {rank}: {event['args']['name']}"}
-    elif event["name"] == "thread_sort_index":
-        placed["args"] = {"sort_index": placed["tid"]}
-    elif event["ph"] == "C":
-        placed["name"] = f"rank {rank}: {event['name']}"
-    return placed
-
-
 def _steps(record: Record, run: Path) -> list[list[Event]]:
+    """Return the steps of each rank, as far as the trace shows them."""
     name = str(record.steps_file)
-    path = find_table(run, name)
-    if path is None:
+    if find_table(run, name) is None:
         raise DataNotFoundError(
             "the step table is missing", where=run / name, hint="Copy the whole run folder."
         )
-    table = read_steps(path, name, _COLUMNS, later=(*_LATER, RANK))
-    if not len(table["step"]):
-        raise CorruptDataError("a table of no steps", where=path)
-    parts = ({name: values.tolist() for name, values in part.items()} for part in rank_tables(table))
+    table = step_columns(run, name)
+    missing = [column for column in _COLUMNS if column not in table]
+    if missing or not len(table["step"]):
+        wrong = f"a step table without the column {missing[0]}" if missing else "a table of no steps"
+        raise CorruptDataError(wrong, where=run / name)
+    shown = {column: table[column] for column in (*_COLUMNS, *_LATER) if column in table}
+    parts = ({name: values.tolist() for name, values in part.items()} for part in rank_tables(shown))
     return [[dict(zip(part, row, strict=True)) for row in zip(*part.values(), strict=True)] for part in parts]
 
 
@@ -180,13 +164,13 @@ def _in_a_row(names: tuple[str, ...], tid: int, start_ns: int, step: Event) -> l
     return events
 
 
-def _flow(step: Event, origin: int, number: int) -> list[Event]:
+def _flow(step: Event, origin: int, pid: int) -> list[Event]:
     """Return the arrow from the end of making a batch to the start of the work on it."""
     making = sum(step[f"{name}_ns"] for name in MAKING)
     if not making:
         return []
     # Ids of arrows count for the whole trace, not per process.
-    common = {"name": "batch", "cat": "batch", "id": step["step"] + (number - 1) * MOST_STEPS}
+    common = {"name": "batch", "cat": "batch", "id": step["step"] + (pid - 1) * MOST_STEPS}
     made = (step["fetch_start_ns"] + making - 1 - origin) / 1000
     used = (step["start_ns"] + step["data_wait_ns"] - origin) / 1000
     return [

@@ -62,8 +62,9 @@ class Run:
         cells: Sequence[Cell],
         left_out: Sequence[LeftOut] = (),
         stores: Path | None = None,
+        command: Sequence[str] = (),
     ) -> "Run":
-        """Make the folder of a new run; ``run.json`` names the cells that were left out, with the reason."""
+        """Make the folder of a new run; ``run.json`` names the cells that were left out, and the command that continues it."""
         with claimed(folder):
             if (folder / RUN_NAME).exists():
                 raise OutputError(
@@ -77,6 +78,7 @@ class Run:
                 "run_id": run_id,
                 "created_utc": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
                 "storebench_version": __version__,
+                "command": list(command),
                 "scenario": scenario.model_dump(mode="json"),
                 "cells": [cell.fields() | {"cell_id": cell.cell_id} for cell in cells],
                 "left_out": [
@@ -139,18 +141,12 @@ class Run:
                 hint="Ask for as many or more, or leave out --replicates.",
             )
         scenario = self.scenario.model_copy(update={"replicates": replicates, "budget": None})
-        extended = dataclasses.replace(self, scenario=scenario, ended_after=None)
         with claimed(self.folder):
             about = read_about(self.folder / RUN_NAME)
             about["scenario"] = scenario.model_dump(mode="json")
             about.pop("ended_after", None)
-            lifted = self.scenario.budget is not None and bool(extended.left())
-            more = replicates > self.scenario.replicates or lifted
-            if more and self.recorded():
-                now = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
-                about["extended_utc"] = [*about.get("extended_utc", ()), now]
             write_about(self.folder, about)
-        return extended
+        return dataclasses.replace(self, scenario=scenario, ended_after=None)
 
     @property
     def rounds(self) -> int:
@@ -198,11 +194,7 @@ class Run:
         with claimed(self.folder):
             _check(self.folder)
             parts = {key for key, records in self._grouped().items() if not is_whole(records)}
-            if damaged := damaged_end(self.folder / RECORDS_NAME).decode(errors="replace"):
-                # If the line was of a finished run, its table is the one that no record names.
-                unnamed = sorted(merged_names(self.folder / STEPS_NAME).keys() - self._named_tables())
-                rows = [{"damaged_line": damaged, "steps_file": name} for name in unnamed[:1]]
-                append_lines(self.folder / SUPERSEDED_NAME, rows)
+            if damaged_end(self.folder / RECORDS_NAME):
                 append_lines(self.folder / RECORDS_NAME, [])  # cuts it off
             if parts:
                 self._replace(parts, [])

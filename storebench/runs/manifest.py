@@ -5,8 +5,7 @@ import dataclasses
 import json
 import os
 import shlex
-import stat
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,79 +14,25 @@ import pydantic
 
 from storebench.errors import CorruptDataError, StorebenchError, from_os_error
 from storebench.fileio.json_text import complaint, parse_json
-from storebench.fileio.reading import kind_of, read_small_file
+from storebench.fileio.reading import read_small_file
 from storebench.fileio.whole_files import write_whole
 from storebench.plain_text import plain
 from storebench.runs.records import (
     LOGS_DIR,
-    MOST_NUMBER,
     MOST_RUN_BYTES,
-    RECORDS_NAME,
     RUN_NAME,
     STEPS_DIR,
-    STEPS_NAME,
-    SUPERSEDED_NAME,
 )
-from storebench.scenario import Scenario, shipped_scenarios
-
-_FOLDERS = (STEPS_DIR, LOGS_DIR)
-_MAY_BE_LINKS = (RECORDS_NAME, SUPERSEDED_NAME)
+from storebench.scenario import Scenario
 
 
 def make_run_folders(folder: Path) -> None:
     """Make the folders of a run, which may exist already; a copy of a run may lack those that were empty."""
-    check_entries(folder)
     try:
-        for name in _FOLDERS:
+        for name in (STEPS_DIR, LOGS_DIR):
             (folder / name).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise from_os_error(error, folder) from error
-
-
-def check_entries(folder: Path) -> None:
-    """Refuse entries of a run's folder that a run would not have there."""
-    try:
-        for name in _FOLDERS:
-            _check_folder(folder / name)
-        for name in _MAY_BE_LINKS:
-            _check_file(folder / name, follow_links=True)
-        _check_file(folder / STEPS_NAME, follow_links=False)
-    except OSError as error:
-        raise from_os_error(error, folder) from error
-
-
-def _check_folder(path: Path) -> None:
-    """Refuse a link, even one to a folder, because a run would remove files of another folder."""
-    if not os.path.lexists(path):
-        return
-    mode = path.lstat().st_mode
-    if not stat.S_ISDIR(mode):
-        raise CorruptDataError(
-            f"{_kind(mode)}, but a run needs its own folder here",
-            where=path,
-            hint="Replace it with a folder, or name another --out.",
-        )
-
-
-def _check_file(path: Path, *, follow_links: bool) -> None:
-    try:
-        mode = path.stat(follow_symlinks=follow_links).st_mode
-    except FileNotFoundError:
-        return
-    if not stat.S_ISREG(mode):
-        raise CorruptDataError(
-            f"{_kind(mode)}, not a regular file",
-            where=path,
-            hint="Replace it with the file of the run, or name another --out.",
-        )
-
-
-def _kind(mode: int) -> str:
-    if stat.S_ISLNK(mode):
-        return "a symbolic link"
-    if stat.S_ISREG(mode):
-        return "a file"
-    return "a folder" if stat.S_ISDIR(mode) else kind_of(mode)
 
 
 _HINT = "Start a new run."
@@ -110,7 +55,7 @@ class _About(pydantic.BaseModel):
     run_id: _Text
     cells: list[_Cell]
     scenario: _Asked = _Asked()
-    extended_utc: list[_Text] = []
+    command: list[_Text] = []
     ended_after: pydantic.StrictInt | None = None
 
 
@@ -171,13 +116,10 @@ def whole_of(run: Path) -> Whole | None:
     """Return the whole dataset of a run that chose its backends; None for other runs, and if ``run.json`` is not valid."""
     try:
         described = read_about(run / RUN_NAME).get("whole")
-        whole: Whole | None = None
-        if described is not None:
-            whole = pydantic.TypeAdapter(Whole).validate_python(described)
+        whole = None if described is None else pydantic.TypeAdapter(Whole).validate_python(described)
     except (OSError, CorruptDataError, AttributeError, TypeError, ValueError):
         return None  # validation reports a file that cannot be read
-    numbers = () if whole is None else (whole.count, whole.total_bytes, whole.memory_bytes)
-    return whole if all(0 <= number < MOST_NUMBER for number in numbers) else None
+    return whole if whole and min(whole.count, whole.total_bytes, whole.memory_bytes) >= 0 else None
 
 
 def stores_of(run: Path) -> Path | None:
@@ -196,33 +138,13 @@ def agreed(wholes: Iterable[Whole | None]) -> Whole | None:
     return min(filter(None, distinct), key=dataclasses.astuple, default=None)
 
 
-NAMED_BACKENDS = "run"
-"""Name of the scenario of a ``storebench run`` that names its backends."""
-
 CHOSEN_BACKENDS = "first"
 """Name of the scenario of a ``storebench run`` that chooses its backends."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Begun:
-    """How a run was begun, as far as its folder does not tell."""
-
-    file: str = ""
-    stores: Path | None = None
-    drop_caches: bool = False
-    nodes: Sequence[str] = ()
-
-
-def resume_command(
-    folder: Path, scenario: str, begun: Begun | None = None, *, retry_failed: bool = False
-) -> str:
-    """Return the command that continues a run, as one line of plain text."""
-    begun = begun or Begun()
-    end = ["--resume", *(["--retry-failed"] if retry_failed else []), "--out", str(folder)]
-    end += [] if begun.stores is None else ["--stores", str(begun.stores)]
-    end += ["--drop-caches"] if begun.drop_caches else []
-    end += begun.nodes
-    if not begun.file and scenario in (NAMED_BACKENDS, CHOSEN_BACKENDS):
-        return plain(shlex.join(["storebench", "run", *end]))
-    known = scenario if scenario in shipped_scenarios() else "SCENARIO.toml"
-    return plain(shlex.join(["storebench", "bench", begun.file or known, *end]))
+def resume_command(folder: Path, *, retry_failed: bool = False) -> str:
+    """Return the command that continues a run, as one line of plain text: the words that began it, and where it is."""
+    about = read_about(folder / RUN_NAME)
+    words = about.get("command") or ["bench", str(about.get("scenario", {}).get("name", "SCENARIO.toml"))]
+    retrying = ["--retry-failed"] if retry_failed else []
+    return plain(shlex.join(["storebench", *words, "--resume", *retrying, "--out", str(folder)]))

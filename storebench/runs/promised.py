@@ -30,10 +30,9 @@ def incomplete(records: Iterable[tuple[Record, Path]]) -> Iterator[str]:
         rounds = range(rounds_within_budget(about, asked))
         wanted = {(cell, number) for cell in cells for number in rounds if number < fewer.get(cell, asked)}
         if missing := wanted - done:
-            name = str(about.get("scenario", {}).get("name", ""))
             yield (
                 f"INCOMPLETE: {len(wanted) - len(missing)} of {number_of(len(wanted), 'replicate')} of run"
-                f" {about['run_id']} are recorded. Finish it with '{resume_command(folder, name)}'."
+                f" {about['run_id']} are recorded. Finish it with '{resume_command(folder)}'."
             )
 
 

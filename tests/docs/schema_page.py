@@ -12,7 +12,6 @@ from typing import Any
 
 from storebench.matrix import Matrix
 from storebench.results import SCHEMA_VERSION, Cell, CellFields, Record
-from storebench.units import METRICS
 
 _HEAD = f"""# What a result holds
 
@@ -21,7 +20,7 @@ schema version {SCHEMA_VERSION}.
 
 | file | what |
 | --- | --- |
-| `run.json` | the run's id, the resolved scenario, the versions, the folder of the stores |
+| `run.json` | the run's id, the command that continues it, the resolved scenario, the versions, the folder of the stores |
 | `records.jsonl` | one record per line, one per epoch of a replicate |
 | `steps.parquet` | one row per step of every record; while the run goes on, `steps/` has one file per record |
 | `superseded.jsonl` | records that were replaced, which nothing counts |
@@ -183,8 +182,9 @@ def _class_part(kind: type) -> str:
 def _meaning(name: str, told: dict[str, str], hint: Any) -> str:
     """Return the first sentence that is said of a field."""
     held = [one for one in (hint, *typing.get_args(hint)) if dataclasses.is_dataclass(one)]
-    other = (inspect.getdoc(held[0]) or "").partition("\n")[0] if held else _PLAIN.get(name, "")
-    text = told.get(name) or (METRICS[name].meaning if name in METRICS else other)
+    as_of_record = _PLAIN.get(name) or meanings(Record).get(name, "")
+    other = (inspect.getdoc(held[0]) or "").partition("\n")[0] if held else as_of_record
+    text = told.get(name) or other
     return re.split(r"\.(?: |$)|;|, or null| \(/proc", text)[0]
 
 

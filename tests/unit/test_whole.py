@@ -26,7 +26,7 @@ def test_it_is_read_as_it_was_noted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"count": 10**400}, {"total_bytes": 1 << 63}, {"memory_bytes": -1}, {"count": "many"}, {"fits": None}],
+    [{"memory_bytes": -1}, {"count": "many"}, {"fits": None}],
 )
 def test_one_that_cannot_be_is_none(wrong: dict[str, Any], tmp_path: Path) -> None:
     describe(tmp_path, whole=dataclasses.asdict(WHOLE) | wrong)

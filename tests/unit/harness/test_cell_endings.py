@@ -139,7 +139,7 @@ class TestACellThatRunsOutOfTime:
         done = bench.cli(*words, "--timeout", "1")
         assert done.returncode == 5
         assert "no answer after 1 s" in done.stderr
-        again = f"--retry-failed --out {run} --stores {tmp_path / 'stores'}'"
+        again = f"--retry-failed --out {run}'"
         assert f"{again} runs the failed ones again; --timeout SECONDS gives them" in done.stderr
         assert json.loads((run / "run.json").read_text())["scenario"]["timeout_s"] == 500
 

@@ -1,6 +1,5 @@
 """A run whose records.jsonl was damaged or saved by another program, through every command that reads it."""
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +8,7 @@ import pytest
 
 from storebench.errors import CorruptDataError
 from storebench.report.analysis import load_results
-from storebench.runs.records import RECORDS_NAME, SUPERSEDED_NAME
+from storebench.runs.records import RECORDS_NAME
 from tests.support.harness_tools import SMALL_MATRIX, Bench, write_scenario
 
 Change = Callable[[list[bytes]], bytes]
@@ -81,11 +80,9 @@ def test_a_finished_run_without_its_last_line_is_whole_once_resumed(
 ) -> None:
     run = changed(how)
     assert len(load_results(run)) == 2
-    assert bench.cli("validate", run).returncode == 5
+    assert "INCOMPLETE: 2 of 3 replicates" in bench.cli("validate", run).stderr
     done = bench.cli(*benching(bench, run, "--resume"))
     assert done.returncode == 0, done.stderr
     assert bench.cli("validate", run).stdout == bench.cli("validate", measured).stdout
     assert sorted(load_results(run)["replicate"]) == [0, 1, 2]
-    (aside,) = map(json.loads, (run / SUPERSEDED_NAME).read_text().splitlines())
-    assert aside["steps_file"].endswith("-r2-e0.parquet")
     assert (run / RECORDS_NAME).read_bytes().count(b"\n") == 3

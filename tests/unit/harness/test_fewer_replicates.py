@@ -66,7 +66,6 @@ def test_a_matrix_with_fewer_replicates_runs_in_the_first_rounds(bench: Bench, t
     assert more.returncode == 0, more.stderr
     assert Counter(record.cell.backend.name for record in read_records(out)) == {"png": 1, "lmdb": 4}
     assert bench.cli("validate", out).returncode == 0
-    assert len(json.loads((out / "run.json").read_text())["extended_utc"]) == 1
 
 
 def test_a_run_is_complete_without_the_rounds_that_a_cell_does_not_have(tmp_path: Path) -> None:
@@ -105,7 +104,7 @@ def test_the_plan_counts_the_replicates_of_each_cell(tmp_path: Path) -> None:
         plan_run(scenario, scenario.cells(), tmp_path / "stores")
         for scenario in (three_rounds(first=None), three_rounds())
     )
-    assert fewer.read_bytes / everything.read_bytes == pytest.approx(7 / 9)
+    assert fewer.fetch_bytes < everything.fetch_bytes
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def test_interrupted_it_says_so_ends_its_cell_and_leaves_no_half_record(bench: B
         assert process.returncode == 130
         assert stdout == ""
         assert "interrupted" in stderr.splitlines()[-1]
-        continuing = f"storebench run --resume --out {tmp_path / 'run'} --stores {tmp_path / 'stores'}"
+        continuing = f"storebench run --resume --out {tmp_path / 'run'}"
         assert f"'{continuing}' continues this run" in stderr.splitlines()[-2]
         assert "Traceback" not in stderr
         _, alive = psutil.wait_procs(family, timeout=20)

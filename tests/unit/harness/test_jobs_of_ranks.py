@@ -110,7 +110,6 @@ def test_a_job_of_two_ranks_is_one_record(here: Bench, tidy: None, tmp_path: Pat
         "--out",
         tmp_path / "run",
         "--json",
-        "--verbose",
     )
     with started(here, "run", *words) as process:
         _, error = process.communicate(timeout=120)

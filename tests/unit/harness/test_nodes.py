@@ -150,7 +150,7 @@ def test_an_interrupted_first_node_says_how_all_nodes_continue(
         _, error = waiting.communicate(timeout=60)
     assert waiting.returncode == 130, error
     nodes = f"--nodes 2 --rendezvous 127.0.0.1:{port}"
-    again = f"storebench bench {tmp_path}/two.toml --resume --out {tmp_path}/run --stores {tmp_path}/stores0 {nodes}"
+    again = f"storebench bench {tmp_path}/two.toml {nodes} --resume --out {tmp_path}/run"
     assert f"'{again}' continues this run" in error
 
 

@@ -25,7 +25,7 @@ def run(bench: Bench, out: Path, *words: str) -> Result:
 @pytest.fixture(scope="module")
 def finished(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
     out = tmp_path_factory.mktemp("answer")
-    return out, run(bench, out, "lmdb", "png", "--workers", "0,1", "--replicates", "1", "--verbose")
+    return out, run(bench, out, "lmdb", "png", "--workers", "0,1", "--replicates", "1")
 
 
 @pytest.fixture(scope="module")
@@ -34,16 +34,13 @@ def report(finished: tuple[Path, Result], tmp_path_factory: pytest.TempPathFacto
 
 
 def test_it_says_first_what_it_will_do(finished: tuple[Path, Result]) -> None:
-    lines = finished[1].stderr.splitlines()
-    said = next(number for number, line in enumerate(lines) if line.startswith("4 cells x 1 replicate; "))
-    begun = next(number for number, line in enumerate(lines) if line.startswith("[1/4]"))
-    assert said < begun
+    assert finished[1].stderr.splitlines()[1].startswith("4 cells x 1 replicate; ")
 
 
 def test_a_run_that_only_loads_ends_with_a_row_per_store_and_number_of_readers(
     finished: tuple[Path, Result],
 ) -> None:
-    _, found, table = finished[1].stdout.partition("What the storage delivers")
+    _, found, table = finished[1].stdout.partition("delivers\n")
     rows = [line.split()[:3] for line in table.splitlines() if " worker" in line]
     first = [
         ["PNG", "files,", "0"],

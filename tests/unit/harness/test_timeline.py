@@ -57,6 +57,14 @@ def spans(events: list[Event]) -> dict[int, list[Event]]:
     return by_thread
 
 
+def assert_apart(events: list[Event]) -> None:
+    """Check that no two spans of one thread of a process overlap."""
+    for thread in spans(events).values():
+        thread.sort(key=lambda event: event["ts"])
+        for one, following in itertools.pairwise(thread):
+            assert one["ts"] + one["dur"] <= following["ts"] + ROUNDING_US
+
+
 def test_every_event_is_of_a_known_phase_with_the_fields_that_it_needs(events: list[Event]) -> None:
     assert {event["ph"] for event in events} == {"M", "X", "C", "s", "f"}
     for event in events:
@@ -86,30 +94,22 @@ def test_all_ranks_of_a_job_are_in_one_timeline(bench: Bench, run_folder: Path) 
     job = cell_job(cell, bench.stores, run_folder)
     [record], *_ = in_ranks(3, functools.partial(rank, job=job))
     events = trace_events(record, run_folder)
-    loops = {
-        event["tid"]: event["args"]["name"]
-        for event in events
-        if event["name"] == "thread_name" and event["args"]["name"].endswith("training loop")
-    }
-    assert sorted(loops.values()) == [f"rank {number}: training loop" for number in range(3)]
-    of_loops = {
-        thread: [event for event in spans(events)[thread] if "compute" in event["name"]] for thread in loops
-    }
-    assert [len(steps) for steps in of_loops.values()] == [4, 4, 4]
-    first, last = ([steps[end]["ts"] for steps in of_loops.values()] for end in (0, -1))
+    names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+    assert [name.rpartition(", ")[2] for name in names.values()] == [
+        f"rank {number} of 3" for number in range(3)
+    ]
+    ranks = [[event for event in events if event["pid"] == pid] for pid in names]
+    of_loops = [[event for event in own if event["name"] == "compute"] for own in ranks]
+    assert [len(steps) for steps in of_loops] == [4, 4, 4]
+    first, last = ([steps[end]["ts"] for steps in of_loops] for end in (0, -1))
     assert max(first) < min(last), "the ranks train at the same time, by one clock"
     assert len({event["id"] for event in events if event["ph"] == "s"}) == 12
-    for thread in spans(events).values():
-        thread.sort(key=lambda event: event["ts"])
-        for one, following in itertools.pairwise(thread):
-            assert one["ts"] + one["dur"] <= following["ts"] + ROUNDING_US
+    for own in ranks:
+        assert_apart(own)
 
 
 def test_spans_of_one_thread_never_overlap(events: list[Event]) -> None:
-    for thread in spans(events).values():
-        thread.sort(key=lambda event: event["ts"])
-        for one, following in itertools.pairwise(thread):
-            assert one["ts"] + one["dur"] <= following["ts"] + ROUNDING_US
+    assert_apart(events)
 
 
 def test_the_spans_are_the_times_of_the_steps(events: list[Event], traced: tuple[Path, Record]) -> None:
@@ -158,12 +158,10 @@ def test_without_workers_the_loops_own_producer_is_a_thread_of_its_own(
 ) -> None:
     run, _ = six
     record = choose_record(read_records(run), "png")
-    found = spans(trace_events(record, run))
+    events = trace_events(record, run)
+    found = spans(events)
     assert set(found) == {0, 1}
-    for thread in found.values():
-        thread.sort(key=lambda event: event["ts"])
-        for one, following in itertools.pairwise(thread):
-            assert one["ts"] + one["dur"] <= following["ts"] + ROUNDING_US
+    assert_apart(events)
     # What the loop makes itself it makes while it waits.
     waits = [event for event in found[0] if event["name"] == "data wait"]
     for event in found[1]:

@@ -199,16 +199,6 @@ def test_a_damaged_file_of_all_steps_is_never_written_over(merged: Path) -> None
     assert list(own_tables(merged)) == [name]
 
 
-def test_a_link_in_place_of_the_file_of_all_steps_is_refused(split: Path, merged: Path) -> None:
-    (merged / "steps.parquet").rename(split.parent / "theirs.parquet")
-    (merged / "steps.parquet").symlink_to(split.parent / "theirs.parquet")
-    assert {finding.figure for finding in validate(merged)} == {"steps_file"}
-    with pytest.raises(CorruptDataError, match="a symbolic link"):
-        storebench.load_results(merged)
-    with pytest.raises(CorruptDataError, match="a symbolic link"):
-        merge_tables(merged)
-
-
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write to any folder")
 def test_a_folder_that_may_not_be_written_is_left_alone(split: Path) -> None:
     split.chmod(0o500)
