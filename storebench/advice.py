@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from storebench.accelerators import Accelerator, usual
 from storebench.comparison import MIN_ROUNDS, Ratio, Verdict, estimate
 from storebench.first_run.facts import NETWORK_SIDE
-from storebench.formats.registry import parse_backend, store_name_of
 from storebench.report.analysis import RunFolders
 from storebench.report.answer import disturbed
 from storebench.report.cells import CellSummary
@@ -29,6 +28,7 @@ from storebench.report.labels import (
 from storebench.report.panels import BASES, IN_PLACE, rate_ratio, state_rank
 from storebench.report.roofline import BUSY_FRAC, Model, rooflines
 from storebench.report.tables import Table
+from storebench.results import Cell
 from storebench.runs.promised import incomplete
 from storebench.settings.words import CacheState, ComputeKind
 from storebench.units import number_of
@@ -75,10 +75,8 @@ class Advice:
     sentence: str
     table: Table | None = None
     lines: tuple[str, ...] = ()
-    store: str = ""
-    """What to convert into, if anything."""
-    backend: str = ""
-    side: int | None = None
+    chosen: Cell | None = None
+    """The cell of the store to convert into, if any."""
     convert_s: float | None = None
     findings: int = 0
 
@@ -196,14 +194,7 @@ def advice_of(cells: Sequence[CellSummary], named: Sequence[Accelerator] = ()) -
     )
     if chosen is None or chosen.cell.backend.format == base.cell.backend.format:
         return advice
-    store = parse_backend(store_name_of(chosen.cell.backend))
-    return dataclasses.replace(
-        advice,
-        store=store.name,
-        backend=chosen.backend,
-        side=None if store.codec == ORIGINAL else chosen.cell.data.image_size,
-        convert_s=_of_all(chosen, "build_s"),
-    )
+    return dataclasses.replace(advice, chosen=chosen.cell, convert_s=_of_all(chosen, "build_s"))
 
 
 def _described(cell: CellSummary, base: CellSummary) -> tuple[str, Change, str]:

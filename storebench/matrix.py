@@ -20,7 +20,6 @@ from storebench.settings.rows import Setting
 from storebench.settings.words import (
     LOCAL,
     CacheState,
-    Compute,
     ComputeKind,
     Fill,
     LoaderKind,
@@ -120,7 +119,7 @@ def _loop_key(row: Setting) -> tuple[Any, Any]:
         kind = _ANNOTATED[_LIST[kind], Axis]
         default = default if default in (None, ...) else [default]
     kind = kind | None if default is None else kind
-    return kind, pydantic.Field(default, description=row.asked or row.meaning)
+    return kind, pydantic.Field(default, description=row.meaning)
 
 
 class MatrixWithoutLoop(Strict):
@@ -155,31 +154,9 @@ class MatrixWithoutLoop(Strict):
     """Leave the matrix out where this machine lacks the rights for `memory`, `readahead` or `tier`; otherwise refuse to run."""
 
     if TYPE_CHECKING:
-        # Keys of the loop that are checked here.
-        compute: list[Compute]
-        cache: list[CacheState]
-        loader: list[LoaderKind]
-        workers: list[int]
-        batch_size: list[int] | None
-        max_steps: int | None
-        epochs: int | None
-        ranks: list[int]
-        global_batch_size: int | None
-        pad: bool
-        sync: list[Sync]
-        share: list[Share]
-        store_fill: list[Fill]
-        store_memory: str | None
-        trainers: list[int]
-        trainer_data: list[TrainerData]
-        tournament_steps: list[int]
-        place: list[Place]
-        readahead: list[int] | None
-        model: str | None
-        memory: str | None
-        warmup_steps: int
-        passes: int | None
-        device: str
+
+        def __getattr__(self, key: str) -> Any:
+            """Let the keys of the loop be read, which `Matrix` adds."""
 
     @pydantic.field_validator("*")
     @classmethod

@@ -1,4 +1,4 @@
-"""Text that is safe to print: without control characters; in Markdown, CSV and workflow commands; and file names as text."""
+"""Text that is safe to print: without control characters; in Markdown and workflow commands; and file names as text."""
 
 import re
 
@@ -33,10 +33,6 @@ def _escaped(match: re.Match[str]) -> str:
     return f"\\x{code - _FIRST_BYTE:02x}" if 0x80 <= code - _FIRST_BYTE <= 0xFF else f"\\u{code:04x}"
 
 
-_LINKS = re.compile(r"\](?=[(:])")
-_FORMULA = ("=", "+", "-", "@")
-
-
 def plain(text: str) -> str:
     r"""Return text as part of one line: white space becomes spaces, and what cannot be printed is shown as ``\x1b``."""
     if text.isprintable():
@@ -45,16 +41,8 @@ def plain(text: str) -> str:
 
 
 def markdown(text: str) -> str:
-    """Return text for a line or cell of Markdown, in which no tag, cell end, link, image or formula begins."""
-    escaped = plain(text).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("$", r"\$")
-    return _LINKS.sub(r"]\\", escaped)
-
-
-def csv_cell(text: str) -> str:
-    """Return text for a cell of CSV, with ``'`` before anything that a spreadsheet would take for a formula."""
-    shown = plain(text)
-    is_formula = text[:1] in ("\t", "\r") or shown.lstrip().startswith(_FORMULA)
-    return f"'{shown}" if is_formula else shown
+    """Return text for a line or cell of Markdown, in which no tag begins and no cell ends."""
+    return plain(text).replace("|", "\\|").replace("<", "&lt;")
 
 
 def workflow_message(text: str) -> str:

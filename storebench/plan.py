@@ -34,7 +34,6 @@ class PlannedStore:
 
     name: str
     count: int
-    pixel_bytes: int
     store_bytes: int
     exists: bool
 
@@ -45,9 +44,7 @@ class RunPlan:
 
     cells: list[Cell]
     stores: list[PlannedStore]
-    convert_bytes: int
     write_bytes: int
-    read_bytes: int
     fetch_bytes: int
     notes: list[str] = field(default_factory=list)
 
@@ -63,11 +60,11 @@ def plan_run(
     opened = functools.cache(functools.partial(open_dataset, listings=listings_in(stores), progress=progress))
     sample_bytes: dict[tuple[object, ...], float] = {}
     planned: dict[str, PlannedStore] = {}
-    convert_bytes = write_bytes = read_bytes = fetch_bytes = 0
+    write_bytes = fetch_bytes = 0
     fewer = scenario.fewer_replicates
     for cell in allowed.cells:
         dataset, side, backend = opened(cell.data), image_side(cell), cell.backend
-        count, image_bytes = dataset.info.count, dataset.info.image_bytes if side is None else side * side * 3
+        count = dataset.info.count
         kept = (cell.data, backend.codec, backend.codec_options, side)
         if kept not in sample_bytes:
             sample_bytes[kept] = sample_costs(dataset, backend, side).payload_bytes
@@ -77,27 +74,21 @@ def plan_run(
             planned[name] = PlannedStore(
                 name=name,
                 count=count,
-                pixel_bytes=count * image_bytes,
                 store_bytes=round(count * payload_bytes),
                 exists=store_path(stores, cell.data, parse_backend(store_name_of(cell.backend))).is_dir(),
             )
             # Whether the other revision's store exists is unknown.
-            builds = sides - planned[name].exists
-            convert_bytes += planned[name].pixel_bytes * builds
-            write_bytes += planned[name].store_bytes * builds
+            write_bytes += planned[name].store_bytes * (sides - planned[name].exists)
         store = planned[name]
         if not store.exists and (cell.memory_bytes or 0) >= OVERHEAD_MOST * store.store_bytes:
             check_size(cell, store.store_bytes)
         served = min(count, (cell.max_steps or count) * cell.batch_size * cell.ranks) * (cell.passes or 1)
         epochs = cell.epochs * fewer.get(cell, scenario.replicates) * sides
-        read_bytes += served * image_bytes * epochs
         fetch_bytes += round(served * payload_bytes) * epochs
     return RunPlan(
         cells=list(allowed.cells),
         stores=list(planned.values()),
-        convert_bytes=convert_bytes,
         write_bytes=write_bytes,
-        read_bytes=read_bytes,
         fetch_bytes=fetch_bytes,
         notes=[
             *scenario.impossible(),

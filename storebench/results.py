@@ -7,6 +7,7 @@ import dataclasses
 import enum
 import functools
 import hashlib
+import itertools
 import json
 import typing
 from dataclasses import dataclass, field
@@ -55,7 +56,9 @@ _MEANINGS = {
 } | {row.name: row.meaning for row in SETTINGS}
 
 _ADDED: dict[str, Any] = {
-    **{row.name: row.default for row in SETTINGS if row.added},
+    **{
+        row.name: row.default for row in itertools.dropwhile(lambda row: row.name != "memory_bytes", SETTINGS)
+    },
     "image_size": None,
     "skip_unreadable": False,
     "codec_options": (),
@@ -145,8 +148,8 @@ class StoreFacts:
     image_shape: tuple[int, int, int]
     payload_bytes: int
     file_bytes: int
-    bytes_on_disk: int
-    build_s: float
+    bytes_on_disk: int  # Blocks allocated for the data files.
+    build_s: float  # Writing the store, from the first sample to synced.
     samples_digest: str
     lossless: bool
     origin: str
@@ -760,18 +763,18 @@ class Record:
     timed_s: float = 0.0  # Wall time from the first timed step to the last.
     samples_per_s: float = 0.0  # `timed_samples` over `timed_s`.
     payload_bytes: int = 0
-    payload_bytes_per_s: float = 0.0
+    payload_bytes_per_s: float = 0.0  # Payload bytes over wall time.
     data_wait_s: float = 0.0  # Sum of the waits for data.
     h2d_s: float = 0.0  # Sum of the copies to the device.
     compute_s: float = 0.0  # Sum of forward, backward and optimizer.
     overhead_s: float = 0.0  # The rest of `timed_s` that waits, copies and compute leave.
-    data_wait_frac: float = 0.0
+    data_wait_frac: float = 0.0  # `data_wait_s` over the sum of waits, copies and compute.
     accelerator_util_frac: float | None = None
     """`compute_s` over `timed_s`; `au_kind` says whether the compute was "real" or "emulated"."""
     au_kind: ComputeKind = ComputeKind.NONE
-    fetch_s: float = 0.0
-    decode_s: float = 0.0
-    prep_s: float = 0.0
+    fetch_s: float = 0.0  # Bytes from the store into private memory, of all producers.
+    decode_s: float = 0.0  # Bytes into pixels, of all producers.
+    prep_s: float = 0.0  # Augmenting and collating, of all producers.
     handover_s: float = 0.0
     """Cost of moving batches: the time from the end of producing a batch to its arrival in the loop, less the time that
     it waited in the queue."""
@@ -781,7 +784,7 @@ class Record:
     digests: Digests | None = None
     coverage: Coverage | None = None
     loss: Loss | None = None
-    test_accuracy: float | None = None
+    test_accuracy: float | None = None  # Share of test samples classified correctly.
     test_samples: int = 0
     store: StoreFacts | None = None
     cache: CacheFacts | None = None

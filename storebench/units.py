@@ -1,9 +1,7 @@
-"""The definition of every metric (name, unit, direction, meaning), and sizes as people write them."""
+"""Sizes and times as people write them."""
 
 import enum
-import itertools
 import re
-from dataclasses import dataclass
 
 
 class Better(enum.StrEnum):
@@ -12,64 +10,6 @@ class Better(enum.StrEnum):
     HIGHER = "higher"
     LOWER = "lower"
     NEITHER = "neither"
-
-
-@dataclass(frozen=True)
-class Metric:
-    """A figure that storebench reports."""
-
-    name: str
-    label: str
-    unit: str
-    better: Better
-    meaning: str
-
-
-_LOW, _HIGH, _NONE = Better.LOWER, Better.HIGHER, Better.NEITHER
-
-_ROWS = (
-    ("samples_per_s", "throughput", "samples/s", _HIGH, "samples of the timed steps over their wall time"),
-    ("payload_bytes_per_s", "payload rate", "bytes/s", _HIGH, "payload bytes asked for over wall time"),
-    ("epoch_s", "epoch", "s", _LOW, "asking for the first batch to the end of the last step"),
-    ("timed_s", "timed wall time", "s", _LOW, "first timed step to the end of the last"),
-    ("data_wait_s", "data wait", "s", _LOW, "the loop was blocked on the loader"),
-    ("h2d_s", "copy to device", "s", _LOW, "host-to-device copies; 0 on a CPU"),
-    ("compute_s", "compute", "s", _LOW, "forward, backward and optimizer, the device synchronised"),
-    ("overhead_s", "overhead", "s", _LOW, "what wait, copy and compute leave unexplained"),
-    ("data_wait_frac", "data-wait fraction", "", _LOW, "data wait / (data wait + H2D + compute)"),
-    ("accelerator_util_frac", "accelerator utilization", "", _HIGH, "compute / whole time"),
-    ("fetch_s", "fetch", "s", _LOW, "bytes from the store into private memory, all producers"),
-    ("decode_s", "decode", "s", _LOW, "bytes into pixels, all producers"),
-    ("prep_s", "prep", "s", _LOW, "augment and collate, all producers"),
-    ("handover_s", "handoff", "s", _LOW, "moving finished batches from producers to the loop"),
-    ("time_to_first_batch_s", "first batch", "s", _LOW, "the first wait of the epoch"),
-    ("open_s", "open", "s", _LOW, "opening the reader, the longest of the producers"),
-    ("bytes_on_disk", "size on disk", "bytes", _LOW, "blocks allocated for the store's data files"),
-    ("build_s", "build", "s", _LOW, "writing the store, from the first sample to synced"),
-    ("test_accuracy", "test accuracy", "", _HIGH, "share of test samples classified correctly"),
-    ("device_read_bytes", "device reads", "bytes", _LOW, "bytes that block devices delivered"),
-    ("read_amplification", "read amplification", "", _LOW, "device bytes over payload bytes asked for"),
-    ("major_faults", "major faults", "", _LOW, "page faults that waited for I/O"),
-    ("minor_faults", "minor faults", "", _NONE, "page faults that did not wait"),
-    ("read_calls", "read calls", "", _NONE, "read-like system calls"),
-    (
-        "cpu_s_per_sample",
-        "processor time per sample",
-        "s",
-        _LOW,
-        "processor seconds of the loop, its workers and all their threads over the epoch's samples",
-    ),
-    (
-        "cores_used",
-        "cores used",
-        "",
-        _NONE,
-        "processor seconds of the loop, its workers and all their threads over the epoch's wall time",
-    ),
-    ("peak_rss_bytes", "peak memory", "bytes", _LOW, "largest resident sets, added up"),
-)
-METRICS = {metric.name: metric for metric in itertools.starmap(Metric, _ROWS)}
-"""Metric by name."""
 
 
 _MOST_BYTES = 2**62

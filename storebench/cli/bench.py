@@ -15,12 +15,11 @@ from storebench.cli.options import (
     RecordsAsJsonOption,
     RunFolderOption,
     StoresOption,
-    VerboseOption,
     require_devices,
     timeout_option,
 )
 from storebench.cli.progress import StderrWatcher, print_plan
-from storebench.cli.run import begun, continued_by, executed, finish, new_run_folder
+from storebench.cli.run import continued_by, dropping, executed, finish, new_run_folder
 from storebench.errors import UsageError
 from storebench.units import number_of, parse_duration
 
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from storebench.ranks.nodes import NodeAddress
     from storebench.results import Cell, Record
     from storebench.runs.folder import Run
-    from storebench.runs.manifest import Begun
     from storebench.scenario import Scenario
 
 
@@ -111,7 +109,6 @@ def bench(
         ),
     ] = False,
     dry_run: DryRunOption = False,
-    verbose: VerboseOption = False,
     as_json: RecordsAsJsonOption = False,
 ) -> None:
     """Run all cells of a scenario in fresh processes, interleaved.
@@ -193,16 +190,14 @@ def bench(
         if address is not None and not address.leads:
             _follow(loaded, cells, folder, place, address)
             return
-        beginning = begun(place, drop_caches=drop_caches, file=scenario, nodes=node_words)
-        with _claimed(loaded, cells, folder, place, beginning, resume=resume, replicates=replicates) as run:
+        words = ["bench", scenario, *dropping(drop_caches), *node_words]
+        with _claimed(loaded, cells, folder, place, words, resume=resume, replicates=replicates) as run:
             # The option applies to this command only, and the given file decides, not run.json.
             timeout_s = loaded.timeout_s if timeout is None else timeout
             limits = {"timeout_s": timeout_s, "stall_s": loaded.stall_s}
             limited = dataclasses.replace(run, scenario=run.scenario.model_copy(update=limits))
-            records = executed(
-                limited, place, address, drop_caches=drop_caches, verbose=verbose, retry_failed=retry_failed
-            )
-        _finish(records, folder, loaded.name, beginning, as_json=as_json)
+            records = executed(limited, place, address, drop_caches=drop_caches, retry_failed=retry_failed)
+        _finish(records, folder, as_json=as_json)
 
 
 def _chosen(scenario: "Scenario", only: list[str]) -> list["Cell"]:
@@ -226,7 +221,7 @@ def _claimed(
     cells: list["Cell"],
     folder: Path,
     stores: Path,
-    beginning: "Begun",
+    words: list[str],
     *,
     resume: bool,
     replicates: int | None,
@@ -242,11 +237,11 @@ def _claimed(
         Run.read(folder)  # raises if there is no run, before a folder is created
     else:
         require_space(plan_run(scenario, allowed.cells, stores, progress=progress), stores)
-    with claimed(folder), continued_by(folder, scenario.name, beginning):
+    with claimed(folder), continued_by(folder):
         if allowed is not None:
             for line in (*scenario.impossible(), *allowed.lines()):
                 say(line)
-            yield Run.create(scenario, folder, allowed.cells, allowed.left_out, stores)
+            yield Run.create(scenario, folder, allowed.cells, allowed.left_out, stores, words)
             return
         run = Run.resume(folder)
         if run.scenario.name != scenario.name:
@@ -260,12 +255,12 @@ def _claimed(
         yield run if replicates is None else run.extended(replicates)
 
 
-def _finish(records: list["Record"], folder: Path, name: str, beginning: "Begun", *, as_json: bool) -> None:
+def _finish(records: list["Record"], folder: Path, *, as_json: bool) -> None:
     """Print what a finished run says, and end with the exit code of its records."""
     from storebench.results import ran_out_of_time
     from storebench.runs.manifest import resume_command
 
-    again = resume_command(folder, name, beginning, retry_failed=True)
+    again = resume_command(folder, retry_failed=True)
     late = any(ran_out_of_time(record.failure or "") for record in records)
     more = "; --timeout SECONDS gives them more time" if late else ""
     finish(folder, records, as_json=as_json, hint=f"Once fixed, '{again}' runs the failed ones again{more}.")
@@ -308,24 +303,12 @@ def _against(
         say(words)
 
 
-def scenarios(
-    folder: Annotated[
-        Path | None,
-        typer.Option(help="A folder of scenario files. [default: those that come with storebench]"),
-    ] = None,
-    as_json: JsonOption = False,
-) -> None:
+def scenarios(as_json: JsonOption = False) -> None:
     """List the scenarios with their questions."""
     with exit_codes():
-        from storebench.scenario import SHIPPED, shipped_scenarios
+        from storebench.scenario import shipped_scenarios
 
-        files = (
-            shipped_scenarios()
-            if folder is None
-            else {str(path): path for path in sorted(folder.glob("*.toml"))}
-        )
-        if not files:
-            raise UsageError("no scenario files here", where=folder or SHIPPED, hint="Pass --folder.")
+        files = shipped_scenarios()
         listed = _listed(files)
         if as_json:
             put_json([{"path": str(files[word]), **about} for word, about in listed.items()])
@@ -334,8 +317,7 @@ def scenarios(
             least, most = about["least_replicates"], about["replicates"]
             rounds = number_of(least, "replicate") if least == most else f"{least} to {most} replicates"
             put(f"{word}: {about['question']} ({number_of(about['cells'], 'cell')} x {rounds})")
-        if folder is None:
-            say(f"'storebench bench NAME' runs one; the files are in {next(iter(files.values())).parent}")
+        say(f"'storebench bench NAME' runs one; the files are in {next(iter(files.values())).parent}")
 
 
 def _listed(files: dict[str, Path]) -> dict[str, dict[str, Any]]:

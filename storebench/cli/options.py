@@ -127,7 +127,6 @@ RunFolderOption = Annotated[
 ]
 StoresOption = Annotated[Path | None, typer.Option(help="Folder of all stores. [default: ./stores]")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print cells, stores and bytes; run nothing.")]
-VerboseOption = Annotated[bool, typer.Option("--verbose", help="Print how each replicate begins and ends.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the same as JSON.")]
 RecordsAsJsonOption = Annotated[
     bool, typer.Option("--json", help="Print the records (or the plan of a dry run) as JSON.")

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from storebench.cli.common import Show, progress, put, put_json, say, shown
-from storebench.settings.words import CacheState, ComputeKind, LoaderKind, Share, Sync
-from storebench.units import format_bytes, format_duration, number_of
+from storebench.settings.words import ComputeKind, LoaderKind, Share, Sync
+from storebench.units import format_bytes, format_duration, number_of, rounded_bytes
 
 if TYPE_CHECKING:
     from storebench.plan import RunPlan
@@ -43,7 +43,7 @@ def plan_lines(scenario: "Scenario", plan: "RunPlan", *, sides: int = 1) -> list
     ]
     lines += plan.notes
     for store in plan.stores:
-        state = "there already" if store.exists else f"to convert, about {_mib(store.store_bytes)}"
+        state = "there already" if store.exists else f"to convert, about {rounded_bytes(store.store_bytes)}"
         lines.append(f"store {store.name}: {store.count:,} samples, {state}")
     return [*lines, loop_line(plan.cells), total_line(scenario, plan, sides=sides)]
 
@@ -85,7 +85,7 @@ def total_line(scenario: "Scenario", plan: "RunPlan", *, sides: int = 1) -> str:
     count = f"{number_of(len(plan.cells), 'cell')}{' x 2 sides' * (sides == 2)} x {rounds_words(scenario)}"
     bound = "at most " if scenario.budget is not None else ""
     return (
-        f"{count}; about {_mib(plan.write_bytes)} to convert, {bound}{_mib(plan.fetch_bytes)} to read;"
+        f"{count}; about {rounded_bytes(plan.write_bytes)} to convert, {bound}{rounded_bytes(plan.fetch_bytes)} to read;"
         " how long it takes is known after the first round"
     )
 
@@ -98,15 +98,11 @@ def rounds_words(scenario: "Scenario") -> str:
     return words if scenario.budget is None else f"{words}, as many as fit into {scenario.budget}"
 
 
-def _mib(size: int) -> str:
-    return f"{size / 2**20:,.0f} MiB"
-
-
 class StderrWatcher:
     """A watcher (see `storebench.runner.Watcher`) that shows a run on standard error, and ends with one line on it."""
 
-    def __init__(self, budget_s: float | None = None, *, verbose: bool = False) -> None:
-        self._budget_s, self._verbose = budget_s, verbose
+    def __init__(self, budget_s: float | None = None) -> None:
+        self._budget_s = budget_s
         self._open = contextlib.ExitStack()
         self._show: Show | None = None
         self._began_s = self._started_s = 0.0
@@ -136,8 +132,6 @@ class StderrWatcher:
         self._work, self._position, self._total = work, position, total
         self._started_s = time.monotonic()
         self._began_s = self._began_s or self._started_s
-        if self._verbose:
-            say(f"[{position + 1}/{total}] {describe(work.cell)}, replicate {work.replicate}")
         self._tell("the start", 0.0)
 
     def ranks(self, positions: Sequence["Position"]) -> None:
@@ -172,18 +166,13 @@ class StderrWatcher:
         return f"about {format_duration(left_s)} left" if left_s > 0 else ""
 
     def finished(self, work: "PendingReplicate", records: Sequence["Record"]) -> None:
-        """Count the replicate; print the first failure of a cell, or the outcome of each epoch."""
+        """Count the replicate; print the first failure of a cell."""
         conditions = records[0].conditions
-        disturbed = conditions.disturbed if conditions is not None else ""
-        self._disturbed[work.key] = bool(disturbed)
+        self._disturbed[work.key] = conditions is not None and bool(conditions.disturbed)
         for record in records:
-            if self._verbose:
-                say(f"    {outcome(record)}")
-            elif record.failed and work.cell.cell_id not in self._failed:
+            if record.failed and work.cell.cell_id not in self._failed:
                 self._failed.add(work.cell.cell_id)
                 say(f"{describe(work.cell)}, replicate {work.replicate}: FAILED: {record.failure}")
-        if self._verbose and disturbed:
-            say(f"    {disturbed}")
 
     def ended(self, rounds: int) -> None:
         say(f"no further round after {rounds}: another one would not fit into the time")
@@ -217,22 +206,3 @@ def describe(cell: "Cell") -> str:
     if cell.tournament_steps:
         parts.append(f"a tournament every {number_of(cell.tournament_steps, 'step')}")
     return ", ".join(parts)
-
-
-def outcome(record: "Record") -> str:
-    """Return the outcome of one epoch in one line."""
-    if record.failed and not record.steps:
-        return f"FAILED: {record.failure}"
-    rate, cache = f"{record.samples_per_s:,.0f} samples/s", record.cache
-    if record.portion is not None:
-        rate = f"steady {record.portion.samples_per_s:,.0f} samples/s (whole epoch {rate})"
-    elif record.cell.cache == CacheState.COLD and cache is not None and cache.applies_to == "epoch":
-        rate = f"cold start {rate}"
-    line = (
-        f"epoch {record.epoch}: {rate}, data wait {record.data_wait_frac:.1%}, epoch {record.epoch_s:.2f} s"
-    )
-    if record.test_accuracy is not None:
-        line += f", test accuracy {record.test_accuracy:.2%}"
-    if record.store is not None and record.store.origin != "real":
-        line += f" ({record.store.origin} data)"
-    return f"{line}; FAILED: {record.failure}" if record.failed else line

@@ -3,6 +3,7 @@
 import dataclasses
 import enum
 import io
+import itertools
 import json
 import shutil
 import sys
@@ -16,7 +17,7 @@ from storebench import errors
 from storebench.cli.common import exit_codes, put, put_json, say, write_out, writes_into
 from storebench.cli.options import JsonOption, ResultsArgument, accelerator_option
 from storebench.errors import UsageError
-from storebench.plain_text import csv_cell, plain
+from storebench.plain_text import plain
 from storebench.units import number_of
 
 if TYPE_CHECKING:
@@ -84,6 +85,9 @@ def put_content(content: "Content") -> None:
     if table is not None:
         put("")
         write_out(drawn(table))
+    for table in content.feeding[:1]:
+        put("")
+        write_out(drawn(table))
     for table in (*content.orders, *content.requests):
         put("")
         write_out(drawn(table))
@@ -92,7 +96,7 @@ def put_content(content: "Content") -> None:
         put(*copies_pay(content.cells))
     if told.changes:
         put("", "What would change this:", *(f"- {text}" for text in told.changes))
-    put(*content.feeding, *content.caveats)
+    put(*content.caveats)
     if content.accelerators and not content.feeding:
         say("--accelerator: no cell only loads, so nothing is known about it; run cells with compute none")
     for count, kind in (
@@ -130,7 +134,6 @@ def as_dict(written: "Report") -> dict[str, Any]:
         "conditions": content.answer.conditions,
         "changes": list(content.answer.changes),
         "incomplete": list(content.incomplete),
-        "feeding": content.feeding,
         "failed_cells": len(content.failed),
         "invalid_cells": sum(bool(cell.invalid) for cell in content.cells),
         "tables": tables,
@@ -169,18 +172,16 @@ def export(
         def text(value: Any) -> str:
             return plain(value) if isinstance(value, str) else json.dumps(value, default=dataclasses.asdict)
 
-        # Lists and mappings become JSON; in CSV, no text is a formula to a spreadsheet.
         table = table.assign(**{name: table[name].map(text, na_action="ignore") for name in texts})
-        cells = table.assign(**{name: table[name].map(csv_cell, na_action="ignore") for name in texts})
         if csv is not None:
-            write_whole(csv, cells.to_csv(index=False, lineterminator="\n"))
+            write_whole(csv, table.to_csv(index=False, lineterminator="\n"))
         if parquet is not None:
             content = io.BytesIO()
             # Columns of nothing but missing texts are texts, too.
             table.astype(dict.fromkeys(texts, "string")).to_parquet(content, index=False)
             write_whole(parquet, content.getvalue())
         if csv is None and parquet is None:
-            write_out(cells.to_csv(index=False, lineterminator="\n"))
+            write_out(table.to_csv(index=False, lineterminator="\n"))
         size = f"{number_of(len(table), 'record')}, {number_of(len(table.columns), 'column')}"
         for path in filter(None, (csv, parquet)):
             say(f"{path}: {size}")
@@ -222,7 +223,8 @@ def trace(
         records = read_records(run)
         names: list[str | None] = list(dict.fromkeys(cell)) if cell else [None]
         chosen = [choose_record(records, name, replicate=replicate, epoch=epoch) for name in names]
-        traces = [trace_events(record, run, number) for number, record in enumerate(chosen, start=1)]
+        pids = itertools.accumulate((record.cell.ranks for record in chosen), initial=1)
+        traces = [trace_events(record, run, pid) for record, pid in zip(chosen, pids, strict=False)]
         events = [event for timeline in traces for event in timeline]
         write_whole(out, json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
         put(str(out))
@@ -321,6 +323,7 @@ def validate(results: ResultsArgument, as_json: JsonOption = False) -> None:
     with exit_codes():
         from storebench.report.checks.records import nothing_to_read, read_all, validate_records
         from storebench.results import Status
+        from storebench.runs.promised import incomplete
 
         records, unreadable = read_all(results)
         if not records and not unreadable:
@@ -338,6 +341,8 @@ def validate(results: ResultsArgument, as_json: JsonOption = False) -> None:
                 hint="Do not use these figures; run the cells again.",
             )
         say("no findings")
+        for line in incomplete(records):
+            say(line)
         if failed:
             backends = ", ".join(
                 sorted({f"{record.cell.backend.name} {record.cell.cache}" for record in failed})

@@ -36,7 +36,6 @@ from storebench.cli.options import (
     SplitOption,
     StoresOption,
     SyntheticOption,
-    VerboseOption,
     accelerator_option,
     given_options,
     loop_values,
@@ -53,14 +52,12 @@ from storebench.settings.words import ComputeKind
 from storebench.units import format_duration, number_of
 
 if TYPE_CHECKING:
-    from storebench.advice import Advice
     from storebench.first_run.choice import FirstRun
-    from storebench.matrix import Matrix
     from storebench.ranks.nodes import NodeAddress
     from storebench.results import Record
     from storebench.runs.folder import Run
-    from storebench.runs.manifest import Begun
     from storebench.scenario import Scenario
+    from storebench.settings.backend import Backend
 
 
 def chosen_run(
@@ -81,9 +78,7 @@ def chosen_run(
     return first, make_scenario(without_missing_libraries(first.scenario | dict(settings), say))
 
 
-def _print_advice(
-    folder: Path, scenario: "Scenario", stores: Path | None, named: Sequence[Accelerator]
-) -> None:
+def _print_advice(folder: Path, stores: Path | None, named: Sequence[Accelerator]) -> None:
     """Print what to do with the images, what each choice costs, and the command that converts."""
     from storebench.advice import advise
 
@@ -95,52 +90,35 @@ def _print_advice(
     if advice.table is not None:
         write_out(drawn(advice.table))
     put(*advice.lines)
-    from storebench.accelerators import find_accelerator
     from storebench.planner.words import disk_line
     from storebench.report.analysis import load_results
+    from storebench.report.answer import convert_command
     from storebench.report.cells import summarise
 
     accelerator = named[0] if named else find_accelerator("a100")
     cells = summarise(load_results(folder))
-    put(*filter(None, [disk_line(cells, advice.backend or cells[0].backend, accelerator)]))
-    if advice.store:
+    chosen = advice.chosen
+    put(*filter(None, [disk_line(cells, chosen.backend.name if chosen else cells[0].backend, accelerator)]))
+    if chosen is not None:
         took = f", about {format_duration(advice.convert_s)}" if advice.convert_s else ""
-        command = convert_command(scenario.matrix[0], advice, stores)
-        put(f"To convert all images{took}:", f"  {command}", *reading_lines(advice))
+        put(f"To convert all images{took}:", f"  {convert_command(chosen, stores)}")
+        put(*_reading_lines(chosen.backend))
     if advice.findings:
         say(f"attention: {number_of(advice.findings, 'finding')}; 'storebench validate {folder}' lists them")
 
 
-def reading_lines(advice: "Advice") -> list[str]:
+def _reading_lines(backend: "Backend") -> list[str]:
     """Return the line that names the reader of the recommended store; none if it is the default reader of its format."""
-    from storebench.formats.registry import parse_backend
+    from storebench.formats.registry import parse_backend, store_name_of
 
-    backend = parse_backend(advice.backend)
-    if backend.reader == parse_backend(advice.store).reader:
+    if backend.reader == parse_backend(store_name_of(backend)).reader:
         return []
     options = f", options={dict(backend.options)!r}" if backend.options else ""
     python = f"storebench.StoreDataset(STORE, {backend.reader!r}{options})"
-    return [f"Read it with {advice.backend}; in Python: {python}"]
+    return [f"Read it with {backend}; in Python: {python}"]
 
 
-def convert_command(matrix: "Matrix", advice: "Advice", stores: Path | None) -> str:
-    """Return the command that converts the whole dataset into the store that the advice names."""
-    from storebench.datasets.base import FOLDER_PREFIX
-
-    path = matrix.dataset.removeprefix(FOLDER_PREFIX)
-    options: dict[str, object] = {
-        "--dataset": path if "/" in path else matrix.dataset,
-        "--split": None if matrix.split == "train" else matrix.split,
-        "--size": matrix.size,
-        "--image-size": advice.side,
-        "--out": stores,
-    }
-    given = [word for name, value in options.items() if value is not None for word in (name, str(value))]
-    flags = ["--skip-unreadable"] if matrix.skip_unreadable else []
-    return shlex.join(["storebench", "convert", advice.store, *given, *flags])
-
-
-_WITH_RESUME = {"resume", "out", "stores", "drop_caches", "accelerators", "verbose", "as_json"}
+_WITH_RESUME = {"resume", "out", "stores", "drop_caches", "accelerators", "as_json"}
 """Options that a continued run takes; everything else is in its folder."""
 
 
@@ -190,7 +168,6 @@ def run(
         accelerator_option("Say which backends feed this accelerator; with BACKENDs, needs --compute none"),
     ] = None,
     dry_run: DryRunOption = False,
-    verbose: VerboseOption = False,
     as_json: RecordsAsJsonOption = False,
     **loop: Any,
 ) -> None:
@@ -208,7 +185,7 @@ def run(
     with an answer, and a matrix of stores by settings.
     """  # noqa: D301 - the character that keeps lines of help as they are
     with exit_codes():
-        from storebench.runs.manifest import NAMED_BACKENDS, stores_of
+        from storebench.runs.manifest import stores_of
         from storebench.scenario import make_scenario
 
         given = given_options(context)
@@ -217,7 +194,7 @@ def run(
         place = stores or (stores_of(folder) if resume else None) or stores_dir()
         if resume:
             _refuse_beside_resume(given, out)
-            records = _continued(folder, place, drop_caches=drop_caches, verbose=verbose)
+            records = _continued(folder, place, drop_caches=drop_caches)
             finish(folder, records, as_json=as_json, stores=stores, named=named)
             return
         refuse_places(backends or ())
@@ -240,7 +217,7 @@ def run(
                 work["model"] = NO_MODEL
             if work.get("model") == NO_MODEL and "compute" not in given:
                 work["compute"] = [str(ComputeKind.NONE)]
-            rule = {"name": NAMED_BACKENDS, "replicates": replicates, **settings}
+            rule = {"name": "run", "replicates": replicates, **settings}
             # Before libraries are imported, so that wrong settings are refused at once.
             scenario = make_scenario({**rule, "matrix": [matrix | work | {"backends": backends}]})
         else:
@@ -260,7 +237,7 @@ def run(
                 say(line)
             print_plan(scenario, scenario.cells(), place, as_json=as_json)
             return
-        records = _run(scenario, folder, place, first, drop_caches=drop_caches, verbose=verbose)
+        records = _run(scenario, folder, place, first, drop_caches=drop_caches)
         finish(folder, records, as_json=as_json, stores=stores, named=named)
 
 
@@ -278,13 +255,7 @@ def _refuse_beside_resume(given: set[str], out: Path | None) -> None:
 
 
 def _run(
-    scenario: "Scenario",
-    folder: Path,
-    stores: Path,
-    first: "FirstRun | None",
-    *,
-    drop_caches: bool,
-    verbose: bool,
+    scenario: "Scenario", folder: Path, stores: Path, first: "FirstRun | None", *, drop_caches: bool
 ) -> list["Record"]:
     from storebench.first_run.choice import BUDGET_S
     from storebench.plan import plan_run, require_space
@@ -299,8 +270,8 @@ def _run(
     writes_into(folder)
     plan = plan_run(scenario, cells, stores, progress=progress)
     require_space(plan, stores)
-    with claimed(folder), continued_by(folder, scenario.name, begun(stores, drop_caches=drop_caches)):
-        made = Run.create(scenario, folder, cells, stores=stores)
+    with claimed(folder), continued_by(folder):
+        made = Run.create(scenario, folder, cells, stores=stores, command=("run", *dropping(drop_caches)))
         if first is None:
             notes, total = [*plan.notes], total_line(scenario, plan)
         else:
@@ -311,20 +282,20 @@ def _run(
             note_whole(folder, first.whole)
         for line in (*notes, loop_line(cells), total):
             say(line)
-        return executed(made, stores, drop_caches=drop_caches, verbose=verbose)
+        return executed(made, stores, drop_caches=drop_caches)
 
 
-def _continued(folder: Path, stores: Path, *, drop_caches: bool, verbose: bool) -> list["Record"]:
+def _continued(folder: Path, stores: Path, *, drop_caches: bool) -> list["Record"]:
     """Run what is left of an interrupted run; return all of its records."""
     from storebench.runs.folder import Run
     from storebench.runs.lock import claimed
 
-    name = Run.read(folder).scenario.name  # raises if there is no run, before a folder is created
+    Run.read(folder)  # raises if there is no run, before a folder is created
     writes_into(folder)
-    with claimed(folder), continued_by(folder, name, begun(stores, drop_caches=drop_caches)):
+    with claimed(folder), continued_by(folder):
         run = Run.resume(folder)
         require_devices(run.cells)
-        return executed(run, stores, drop_caches=drop_caches, verbose=verbose)
+        return executed(run, stores, drop_caches=drop_caches)
 
 
 def executed(
@@ -333,7 +304,6 @@ def executed(
     address: "NodeAddress | None" = None,
     *,
     drop_caches: bool,
-    verbose: bool = False,
     retry_failed: bool = False,
 ) -> list["Record"]:
     """Execute a run, perhaps as the first of several nodes, and return all of its records."""
@@ -345,7 +315,7 @@ def executed(
     sweep(stores)
     with (
         contextlib.nullcontext() if address is None else leading(address) as leader,
-        StderrWatcher(run.scenario.budget_s, verbose=verbose) as watcher,
+        StderrWatcher(run.scenario.budget_s) as watcher,
     ):
         execute(
             run, stores, drop_caches=drop_caches, retry_failed=retry_failed, watcher=watcher, leader=leader
@@ -353,17 +323,14 @@ def executed(
     return read_records(run.folder)
 
 
-def begun(stores: Path, *, drop_caches: bool, file: str = "", nodes: Sequence[str] = ()) -> "Begun":
-    """Return the options of this command that the command to continue its run must repeat."""
-    from storebench.runs.manifest import Begun
-
-    named = None if stores == stores_dir() else stores
-    return Begun(file=file, stores=named, drop_caches=drop_caches, nodes=nodes)
+def dropping(drop_caches: bool) -> list[str]:
+    """Return the option that a command which continues a run repeats, if it was given."""
+    return ["--drop-caches"] if drop_caches else []
 
 
 @contextlib.contextmanager
-def continued_by(folder: Path, scenario: str, how: "Begun") -> Iterator[None]:
-    """After an interrupt, say which command continues the run of a scenario."""
+def continued_by(folder: Path) -> Iterator[None]:
+    """After an interrupt, say which command continues a run."""
     from storebench.runs.manifest import resume_command
     from storebench.runs.records import RUN_NAME
 
@@ -372,7 +339,7 @@ def continued_by(folder: Path, scenario: str, how: "Begun") -> Iterator[None]:
     except KeyboardInterrupt:
         if (folder / RUN_NAME).is_file():
             with contextlib.suppress(OSError):  # the terminal has gone
-                say(f"{folder}: '{resume_command(folder, scenario, how)}' continues this run")
+                say(f"{folder}: '{resume_command(folder)}' continues this run")
         raise
 
 
@@ -395,7 +362,7 @@ def finish(
 
         put_json([record_to_dict(record) for record in records])
     elif scenario.name == NAME:
-        _print_advice(folder, scenario, stores, named)
+        _print_advice(folder, stores, named)
     elif records:
         print_summary(folder, named)
     say(

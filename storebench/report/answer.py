@@ -1,11 +1,14 @@
 """The answer in a few plain sentences: what to use, under which conditions, and what would change it."""
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from storebench.accelerators import Accelerator
 from storebench.codecs import any_size
 from storebench.comparison import MIN_ROUNDS, Ratio, Verdict, rounds_needed
+from storebench.datasets.base import FOLDER_PREFIX
+from storebench.formats.registry import parse_backend, store_name_of
 from storebench.report.bottleneck import Bottleneck
 from storebench.report.cells import CellSummary, LoopWork, work_key, work_of
 from storebench.report.labels import (
@@ -14,11 +17,11 @@ from storebench.report.labels import (
     condition_label,
     dataset_label,
     number,
-    percent,
 )
 from storebench.report.panels import Panel, rate_ratio
 from storebench.report.roofline import Roofline
-from storebench.results import OTHERS_MOST_FRAC
+from storebench.results import OTHERS_MOST_FRAC, Cell
+from storebench.settings.words import Split
 from storebench.units import number_of
 
 MANY_DISTURBED_FRAC = 0.25
@@ -214,28 +217,21 @@ def _feeding_change(panel: Panel, roofs: Sequence[Roofline]) -> list[str]:
     return []
 
 
-def feeding_sentences(roofs: Sequence[Roofline], accelerators: Sequence[Accelerator]) -> list[str]:
-    """Return one sentence per named accelerator and dataset: what each store delivers to it."""
-    firsts: dict[object, Roofline] = {}
-    for roofline in roofs:
-        firsts.setdefault(roofline.first.dataset_key, roofline)
-    return [
-        f"{one.title} takes {number(one.images_per_s)} images/s ({dataset_label(roofline.first)},"
-        f" {condition_label(roofline.first)}): {_shares(roofline, one)}."
-        for roofline in firsts.values()
-        for one in accelerators
-    ]
-
-
-def _shares(roofline: Roofline, accelerator: Accelerator) -> str:
-    rate = accelerator.images_per_s
-    parts = []
-    for curve in sorted(roofline.stored, key=lambda curve: -curve.supply.mid):
-        busy = percent(min(1.0, curve.delivered(rate) / rate))
-        most = "at most " if curve.at_most else ""
-        unsure = "" if curve.decided else " (undecided)"
-        parts.append(f"{most}{busy} busy with {backend_label(curve.backend)}{unsure}")
-    return ", ".join(parts)
+def convert_command(cell: Cell, stores: Path | None = None) -> str:
+    """Return the command that converts the whole dataset of a cell into its store."""
+    data, path = cell.data, cell.data.name.removeprefix(FOLDER_PREFIX)
+    options = {
+        "--dataset": path if "/" in path else data.name,
+        "--split": None if data.split is Split.TRAIN else data.split,
+        "--size": data.size,
+        "--image-size": None if any_size(cell.backend.codec) else data.image_size,
+        "--out": stores,
+    }
+    given = [word for name, value in options.items() if value is not None for word in (name, str(value))]
+    flags = ["--skip-unreadable"] if data.skip_unreadable else []
+    return shlex.join(
+        ["storebench", "convert", parse_backend(store_name_of(cell.backend)).name, *given, *flags]
+    )
 
 
 def disturbed(cells: Sequence[CellSummary]) -> str:

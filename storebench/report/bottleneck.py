@@ -1,8 +1,4 @@
-"""The limit of a cell: the part whose removal would gain most, and by how much.
-
-With siblings the stalls are differences of measured rates, as in Mohan et al., "Analyzing and Mitigating Data Stalls in
-DNN Training" (VLDB 2021): fetch stall = this cell minus the warm one, prep stall = the warm one minus the null cell.
-"""
+"""The limit of a cell: the part whose removal would gain most, and by how much."""
 
 import enum
 import math
@@ -78,19 +74,12 @@ _AT_SERVERS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Bottleneck:
-    """The limit of a cell.
-
-    `share` is that of the limit in the time of a sample, `gain` an upper bound on the speed-up without it, `feed_gain`
-    the same if loading cost nothing; stalls are shares of the cell's time, None without the sibling cell.
-    """
+    """The limit of a cell: its share of the time of a sample, and an upper bound on the speed-up without it."""
 
     bound: Bound
     share: float
     gain: float
-    feed_gain: float
     remedy: str
-    fetch_stall: float | None = None
-    prep_stall: float | None = None
 
 
 def bottlenecks(cells: Iterable[CellSummary]) -> dict[tuple[str, str], Bottleneck]:
@@ -158,17 +147,11 @@ def _bottleneck(
         bound = Bound.BALANCED
     elif bound is Bound.COMPUTE and taken:
         bound = Bound.CONTENTION
-    alone = null.per_sample("timed_s") if null is not None else 0.0
-    most = spent["data_wait_s"] / total
-    warm_s = warm.per_sample("timed_s") if warm is not None else None
     return Bottleneck(
         bound=bound,
         share=min(1.0, costs.get(bound, 0.0) / total),
         gain=gains.get(bound, max(gains.values())),
-        feed_gain=max(1.0, total / max(total - spent["data_wait_s"], alone, 1e-12)),
         remedy=_remedy(bound, cell),
-        fetch_stall=None if warm_s is None else min(most, max(0.0, total - warm_s) / total),
-        prep_stall=None if null is None else min(most, max(0.0, (warm_s or total) - alone) / total),
     )
 
 

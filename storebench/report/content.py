@@ -9,9 +9,8 @@ from typing import Any
 import pandas as pd
 
 from storebench.accelerators import Accelerator
-from storebench.report import captions
 from storebench.report.analysis import load_steps
-from storebench.report.answer import Answer, answer, disturbed, feeding_sentences
+from storebench.report.answer import Answer, answer, disturbed
 from storebench.report.bottleneck import Bottleneck, bottlenecks
 from storebench.report.cells import CellSummary, summarise, varying_fields
 from storebench.report.checks.findings import Finding
@@ -119,9 +118,9 @@ class Content:
         return tuple(table for section in self.sections for table in section.more if table.kind == kind)
 
     @property
-    def feeding(self) -> list[str]:
-        """For each named accelerator and dataset, which stores feed it."""
-        return feeding_sentences(self.roofs, self.accelerators)
+    def feeding(self) -> tuple[Table, ...]:
+        """Which stores feed the named accelerators, for each dataset of which cells only load."""
+        return self._more("roofline") if self.accelerators else ()
 
     @property
     def failed(self) -> list[CellSummary]:
@@ -241,10 +240,9 @@ def _section(
     compared = _codecs(listed)
     more += [codec_table(compared)] if compared else []
     slug = dataset_slug(cells[0])
-    plots = list(_plots(cells, listed, roofs, limits, accelerators))
+    plots = list(_plots(cells, listed, roofs, accelerators))
     if compared:
-        told = captions.codecs(compared)
-        plots.append(_plot("codecs", codecs.QUESTION, codecs.plot_codecs, [c.cell for c in compared], told))
+        plots.append(_plot("codecs", codecs.QUESTION, codecs.plot_codecs, [c.cell for c in compared]))
     named = [dataclasses.replace(plot, name=f"{plot.name}-{slug}") for plot in plots]
     first = [new for plot, new in zip(plots, named, strict=True) if leads and plot.name in _FIRST_PLOTS]
     return Section(
@@ -270,25 +268,20 @@ def _plots(
     cells: Sequence[CellSummary],
     listed: Sequence[Panel],
     roofs: Sequence[Roofline],
-    limits: Mapping[tuple[str, str], Bottleneck],
     accelerators: Sequence[Accelerator],
 ) -> Iterator[Plot]:
     """Yield the plots that the cells of one dataset can make, the most telling one first."""
     if listed:
         main = listed[0]
         everything = [*main.measured, *([main.null] if main.null is not None else [])]
-        over = captions.speed(main)
         rates = functools.partial(throughput.plot_throughput, accelerators=tuple(accelerators))
-        yield _plot("throughput", throughput.QUESTION, rates, everything, over)
-        parts = captions.limit(main, limits)
-        yield _plot("step-time", step_time.QUESTION, step_time.plot_step_time, everything, parts)
+        yield _plot("throughput", throughput.QUESTION, rates, everything)
+        yield _plot("step-time", step_time.QUESTION, step_time.plot_step_time, everything)
         if len({cell.fact("bytes_on_disk") for cell in main.stored}) > 1:
-            disk = captions.space(main)
-            yield _plot("size", throughput.SIZE_QUESTION, throughput.plot_size, main.stored, disk)
+            yield _plot("size", throughput.SIZE_QUESTION, throughput.plot_size, main.stored)
     if roofs:
         draw = functools.partial(roofline.draw_roofline, roofs[0], accelerators)
-        told = captions.feeding(roofs[0])
-        yield Plot(name="roofline", question=roofline.QUESTION, draw=draw, answer=told)
+        yield Plot(name="roofline", question=roofline.QUESTION, draw=draw)
     rated = [c for c in cells if c.median("samples_per_s") and not c.is_null]
     real = [c for c in rated if c.cell.compute.kind is not ComputeKind.EMULATED]
     for field, question, plot, alike in (
@@ -297,36 +290,32 @@ def _plots(
     ):
         several = [cell for cell in alike if _alike(cell, alike, field)]
         if several:
-            yield _plot(field, question, plot, several, captions.scaling(several, field))
+            yield _plot(field, question, plot, several)
     jobs = [c for c in cells if c.usable and c.cell.compute.kind is not ComputeKind.NONE]
     if any(job.cell.ranks > 1 for job in jobs):
-        most = captions.waiting(jobs)
-        yield _plot("rank-steps", step_time.RANKS, step_time.plot_rank_steps, jobs, most)
-    yield from _step_plots(listed)
-
-
-def _step_plots(listed: Sequence[Panel]) -> Iterator[Plot]:
+        yield _plot("rank-steps", step_time.RANKS, step_time.plot_rank_steps, jobs)
     chosen = [cell for cell in (listed[0].measured if listed else ()) if _has_steps(cell)][:MOST_LINES]
-    if not chosen:
-        return
+    if chosen:
+        yield from _step_plots(chosen)
 
+
+def _step_plots(chosen: Sequence[CellSummary]) -> Iterator[Plot]:
     @functools.cache
     def steps() -> pd.DataFrame:
         return load_steps(pd.DataFrame([dict(cell.usable[0]) for cell in chosen]))
 
-    told = captions.waits(chosen)
-    for name, question, plot, answered in (
-        ("wait-over-epoch", waits.OVER_EPOCH, waits.plot_wait_over_epoch, told),
-        ("wait-distribution", waits.DISTRIBUTION, waits.plot_wait_distribution, told),
-        ("loss", waits.LOSS, waits.plot_loss, captions.losses(chosen)),
+    for name, question, plot in (
+        ("wait-over-epoch", waits.OVER_EPOCH, waits.plot_wait_over_epoch),
+        ("wait-distribution", waits.DISTRIBUTION, waits.plot_wait_distribution),
+        ("loss", waits.LOSS, waits.plot_loss),
     ):
         if name != "loss" or any(cell.fact("loss_digest") for cell in chosen):
             draw = functools.partial(lambda plot: plot(steps()), plot)
-            yield Plot(name=name, question=question, draw=draw, answer=answered)
+            yield Plot(name=name, question=question, draw=draw)
 
 
-def _plot(name: str, question: str, plot: Any, cells: Sequence[CellSummary], told: str) -> Plot:
-    return Plot(name=name, question=question, draw=functools.partial(plot, list(cells)), answer=told)
+def _plot(name: str, question: str, plot: Any, cells: Sequence[CellSummary]) -> Plot:
+    return Plot(name=name, question=question, draw=functools.partial(plot, list(cells)))
 
 
 def _has_steps(cell: CellSummary) -> bool:

@@ -16,50 +16,23 @@ from storebench.formats.reader import BUFFER_NOTE, DISPLACEMENT_NOTE, NEIGHBOURS
 from storebench.results import (
     BACKEND_FIELDS,
     CELL_FIELDS,
-    CacheFacts,
-    Ceilings,
     Cell,
     CellFields,
-    CodeFacts,
-    Conditions,
-    Counters,
-    Coverage,
-    Digests,
     Environment,
-    JobFacts,
-    Loss,
-    Percentiles,
-    PlaceFacts,
-    Portion,
     Record,
-    RequestFacts,
-    ServedFacts,
-    StoreFacts,
-    TierFacts,
 )
 from storebench.runs.manifest import whole_of
 from storebench.runs.steps import find_table
 
-PARTS: dict[str, tuple[type, str]] = {
-    "cell": (CellFields, "{}"),
-    "data_wait_ns": (Percentiles, "data_wait_{}_ns"),
-    "digests": (Digests, "{}_digest"),
-    "coverage": (Coverage, "coverage_{}"),
-    "loss": (Loss, "loss_{}"),
-    "store": (StoreFacts, "store_{}"),
-    "cache": (CacheFacts, "cache_{}"),
-    "counters": (Counters, "{}"),
-    "tier": (TierFacts, "tier_{}"),
-    "ceilings": (Ceilings, "{}"),
-    "portion": (Portion, "portion_{}"),
-    "code": (CodeFacts, "code_{}"),
-    "conditions": (Conditions, "conditions_{}"),
-    "job": (JobFacts, "job_{}"),
-    "requests": (RequestFacts, "remote_{}"),
-    "served": (ServedFacts, "served_{}"),
-    "place": (PlaceFacts, "place_{}"),
+_PATTERNS = {
+    "cell": "{}",
+    "data_wait_ns": "data_wait_{}_ns",
+    "digests": "{}_digest",
+    "counters": "{}",
+    "ceilings": "{}",
+    "requests": "remote_{}",
 }
-"""Part of a record -> its class, and the pattern for the column names of its fields."""
+"""Part of a record -> the pattern for the column names of its fields; usually they begin with the part's name."""
 
 RENAMED = {
     "store_bytes_on_disk": "bytes_on_disk",
@@ -80,16 +53,19 @@ PLACE_COLUMNS = ("filesystem", "storage_device", "environment_key")
 """Columns of the place of a measurement: file system and block device of the store, and the machine."""
 
 
-def _columns_of(kind: type, pattern: str) -> list[tuple[str, str, Any]]:
+def _columns_of(kind: Any, pattern: str) -> list[tuple[str, str, Any]]:
     hints = typing.get_type_hints(kind)
     names = [field.name for field in dataclasses.fields(kind) if field.name not in _DROPPED]
     return [(name, RENAMED.get(pattern.format(name), pattern.format(name)), hints[name]) for name in names]
 
 
-_PART_COLUMNS = {part: _columns_of(*description) for part, description in PARTS.items()}
-_PLAIN_COLUMNS = [
-    (name, column, hint) for name, column, hint in _columns_of(Record, "{}") if name not in PARTS
-]
+_PART_COLUMNS = {
+    name: _columns_of(CellFields if kind is Cell else kind, _PATTERNS.get(name, f"{name}_{{}}"))
+    for name, _, hint in _columns_of(Record, "{}")
+    for kind in (typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,))
+    if dataclasses.is_dataclass(kind)
+}
+_PLAIN_COLUMNS = [one for one in _columns_of(Record, "{}") if one[0] not in _PART_COLUMNS]
 _EXTRA_COLUMNS: list[tuple[str, Any]] = [
     ("cell_id", str),
     ("environment_key", str),
@@ -160,7 +136,8 @@ def _row(record: Record, run: Path, machines: dict[str, Environment]) -> dict[st
     row["cell_id"] = record.cell.cell_id
     table = find_table(run, record.steps_file) if record.steps_file else None
     row["steps_path"] = None if table is None else str(table)
-    return row | _place(record.environment or machines.get(record.run_id)) | _cpu(record) | _order(record)
+    row |= {"cpu_s_per_sample": record.cpu_s_per_sample, "cores_used": record.cores_used}
+    return row | _place(record.environment or machines.get(record.run_id)) | _order(record)
 
 
 def _place(environment: Environment | None) -> dict[str, Any]:
@@ -184,17 +161,6 @@ def _word(value: Any) -> str | None:
 def _kib(value: Any) -> int | None:
     text = str(value)
     return int(text) if text.isascii() and text.isdigit() and len(text) < _MOST_DIGITS else None
-
-
-def _cpu(record: Record) -> dict[str, Any]:
-    """Return CPU seconds per sample, and CPU seconds per second, of the training process and its workers."""
-    user, system = record.counters.cpu_user_s, record.counters.cpu_system_s
-    if user is None or system is None or not record.samples or not record.epoch_s:
-        return {}
-    return {
-        "cpu_s_per_sample": (user + system) / record.samples,
-        "cores_used": (user + system) / record.epoch_s,
-    }
 
 
 def _order(record: Record) -> dict[str, Any]:

@@ -55,7 +55,7 @@ _STATES = {
 }
 
 _SETTINGS = {row.name: row for row in SETTINGS}
-_SINGULAR = {"epochs": "epoch", "steps": "step", "passes": "pass", "threads": "thread"}
+_SINGULAR = {"epochs": "epoch", "steps": "step", "passes": "pass", "threads": "thread", "workers": "worker"}
 
 
 def backend_label(backend: str) -> str:
@@ -105,7 +105,7 @@ def setting_label(
 ) -> str:
     """Return the conditions of a measurement in words: the usual ones, and the fields that vary."""
     fields = _fields(cell)
-    named = {row.name for row in SETTINGS if row.always} | set(varying)
+    named = {row.name for row in SETTINGS if row.told} | set(varying)
     shown = [name for name in (*SETTING_COLUMNS, EPOCHS) if name in named and name not in without]
     if "cache" in shown:
         shown = [name for name in shown if name != "memory_bytes"]  # the state's label gives it

@@ -3,7 +3,6 @@
 import base64
 import functools
 import json
-import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,10 +10,10 @@ import jinja2
 from markupsafe import Markup
 
 from storebench._version import __version__
-from storebench.codecs import any_size
-from storebench.formats.registry import store_name_of
+from storebench.formats.registry import parse_backend, store_name_of
 from storebench.plain_text import markdown as escaped_markdown
 from storebench.plain_text import plain
+from storebench.report.answer import convert_command
 from storebench.report.cells import backend_rank
 from storebench.report.content import Content
 from storebench.report.explorer import explored
@@ -22,7 +21,6 @@ from storebench.report.labels import backend_label, duration, number, percent, s
 from storebench.report.plots.style import colour_of
 from storebench.report.tables import BRACKETS, MOST_TABLES
 from storebench.settings.words import CacheState
-from storebench.units import METRICS
 
 _MOST_FINDINGS = 100
 _MOST_BARS = 10
@@ -114,12 +112,9 @@ def _command(content: Content) -> str:
     told = content.answer
     if told.choice is None or told.panel is None or told.choice is told.panel.base:
         return ""
-    own = told.choice.cell
-    name = store_name_of(own.backend)
-    side = None if any_size(own.backend.codec) else own.data.image_size
-    size = [] if side is None else ["--image-size", str(side)]
-    command = shlex.join(["storebench", "convert", name, "--dataset", own.data.name, *size])
-    return command if own.backend.name == name else f"{command}  # read it as {own.backend.name}"
+    own, command = told.choice.cell, convert_command(told.choice.cell)
+    is_default = own.backend.reader == parse_backend(store_name_of(own.backend)).reader
+    return command if is_default else f"{command}  # read it as {own.backend.name}"
 
 
 def _evidence(content: Content) -> list[tuple[str, str]]:
@@ -170,7 +165,6 @@ def html(content: Content, images: Mapping[str, bytes]) -> str:
     return template.render(
         **_context(content),
         images=sources,
-        metrics=METRICS.values(),
         bars=_bars(content),
         columns=columns,
         stores=stores,

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from storebench.accelerators import Accelerator
 from storebench.comparison import Estimate, Ratio, Verdict
-from storebench.plain_text import csv_cell, markdown
+from storebench.plain_text import markdown, plain
 from storebench.report.bottleneck import Bottleneck, inflation
 from storebench.report.cells import CellSummary, backend_rank, varying_fields
 from storebench.report.codecs import Coded
@@ -104,9 +104,7 @@ def to_csv(tables: Sequence[Table]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(tables[0].raw_head)
     for line in (line for table in tables for line in table.raw):
-        writer.writerow(
-            "" if value is None else csv_cell(value) if isinstance(value, str) else value for value in line
-        )
+        writer.writerow(plain(value) if isinstance(value, str) else value for value in line)
     return text.getvalue()
 
 
@@ -285,10 +283,9 @@ def request_table(
 
     law = law_rates(asked)
     columns = [
-        column("store", "", lambda c: backend_label(c.backend)),
+        column("store", "backend", lambda c: c.backend, backend_label),
         column("place", "place", lambda c: place_words(c.cell.place)),
         column("workers", "workers", lambda c: c.cell.workers),
-        column("", "backend", lambda c: c.backend),
         column("images/s", "samples_per_s", lambda c: c.median("samples_per_s")),
         *([] if price is None else [column("price of 10^6 images", "million_images_price", images_price)]),
         column("by law", "law_samples_per_s", law.get),
@@ -343,26 +340,24 @@ def panel_table(
 def _panel_columns(setting: str, base: str, *, limited: bool, inflated: bool) -> list[_Column[_Listed]]:
     column: type[_Column[_Listed]] = _Column
     return [
-        column("store", "", lambda i: backend_label(i.cell.backend)),
+        column("store", "backend", lambda i: i.cell.backend, backend_label),
         column("", "setting", lambda _: setting),
         column("", "cache", lambda i: i.cell.cell.cache),
-        column("", "workers", lambda i: i.cell.cell.workers),
-        column("", "backend", lambda i: i.cell.backend),
         column("images/s", "", lambda i: rate_words(i.cell, with_interval)),
         column("", "samples_per_s", lambda i: i.cell.interval("samples_per_s"), interval=True),
-        column("", "base", lambda i: i.panel.base.backend if i.panel.base else None),
         column(f"times {base}", "", lambda i: "1" if i.cell is i.panel.base else with_interval(i.ratio)),
         column("", "ratio", lambda i: i.ratio, interval=True),
         column("verdict", "verdict", lambda i: i.told),
         column("", "rounds", lambda i: i.ratio.rounds if i.ratio else None),
         column("data wait", "data_wait_frac", lambda i: i.cell.median("data_wait_frac"), percent),
-        column("bottleneck", "", lambda i: f"{i.limit.bound} {percent(i.limit.share)}" if i.limit else ""),
-        column("", "bottleneck", lambda i: str(i.limit.bound) if i.limit else None),
-        column("", "bottleneck_gain", lambda i: i.limit.gain if i.limit else None),
+        column(
+            "bottleneck",
+            "bottleneck",
+            lambda i: f"{i.limit.bound} {percent(i.limit.share)}" if i.limit else "",
+        ),
         column(
             "CPU per sample", "cpu_s_per_sample", lambda i: i.cell.median("whole_cpu_s_per_sample"), duration
         ),
-        column("", "cores_used", lambda i: i.cell.median("whole_cores_used")),
         column("on disk", "bytes_on_disk", lambda i: i.stored("bytes_on_disk"), size),
         column("build", "build_s", lambda i: i.stored("build_s"), duration),
         column(
@@ -372,13 +367,7 @@ def _panel_columns(setting: str, base: str, *, limited: bool, inflated: bool) ->
         column("", "compute_inflation", lambda i: getattr(inflation(i.cell, i.panel.null), "mid", None)),
         column("", "replicates", lambda i: len(i.cell.values("whole_samples_per_s"))),
         column("", "status", lambda i: "failed" if i.cell.failure else "ok"),
-        column("", "cache_verdict", lambda i: i.cell.rows[0]["cache_verdict"]),
         column("", "upper_bound", lambda i: i.cell.at_most),
-        column("", "unsteady_replicates", lambda i: i.cell.unsteady_replicates[0]),
-        column("", "memory_bytes", lambda i: i.cell.cell.memory_bytes),
-        column("", "readahead_kib", lambda i: i.cell.cell.readahead_kib),
-        column("", "filesystem", lambda i: i.cell.fact("filesystem")),
-        column("", "storage_device", lambda i: i.cell.fact("storage_device")),
         *_identity(lambda i: i.cell),
     ]
 
@@ -450,11 +439,6 @@ def _cold_rate(cell: CellSummary, share: float) -> str:
     return number(samples_per_s) + (f" ({percent(resident)} resident)" if excess > _WARMED else "")
 
 
-def _setting_columns(cell_of: Callable[[T], CellSummary]) -> list[_Column[T]]:
-    names = ("cache", "workers", "loader", "batch_size", "memory_bytes", "readahead_kib")
-    return [_Column("", name, lambda item, name=name: cell_of(item).fields[name]) for name in names]  # type: ignore[misc]
-
-
 def feeding_table(roofs: Sequence[Roofline], accelerators: Sequence[Accelerator] = ()) -> Table:
     """Return the supply rate and the starving point of every store, and whether named accelerators are fed."""
     named = [(network_label(one.cell), one.rate.mid) for one in roofs[0].trained]
@@ -464,13 +448,10 @@ def feeding_table(roofs: Sequence[Roofline], accelerators: Sequence[Accelerator]
     varying = varying_fields(loaders)
     column: type[_Column[Curve]] = _Column
     columns = [
-        column("setting", "", lambda c: setting_label(c.loader, varying)),
-        *_setting_columns(lambda c: c.loader),
-        column("backend", "", lambda c: backend_label(c.backend)),
-        column("", "backend", lambda c: c.backend),
+        column("backend", "backend", lambda c: c.backend, backend_label),
+        column("setting" * (len(roofs) > 1), "setting", lambda c: setting_label(c.loader, varying)),
         column("supplies, images/s", "", lambda c: ("at most " * c.at_most) + with_interval(c.supply)),
         column("", "supply_samples_per_s", lambda c: c.supply, interval=True),
-        column("", "constant_s_per_sample", lambda c: c.constant_s),
         column("starves above", "starving_samples_per_s", lambda c: c.starving, interval=True),
         column("", "upper_bound", lambda c: c.at_most),
         column("", "decided", lambda c: c.decided),
@@ -483,7 +464,7 @@ def feeding_table(roofs: Sequence[Roofline], accelerators: Sequence[Accelerator]
         for one in accelerators
         if one.source
     )
-    caption = f"{dataset_label(loaders[0])}: the fastest accelerator that each store feeds"
+    caption = f"{common_setting(loaders)}. The fastest accelerator that each store feeds"
     marks = tuple(mark(cell) for cell in loaders)
     return _table("roofline", caption, columns, curves, marks=marks, notes=(_FED_NOTE, *sources))
 
@@ -503,11 +484,8 @@ def point_table(roofs: Sequence[Roofline]) -> Table | None:
         return None
     column: type[_Column[Point]] = _Column
     columns = [
-        column("setting", "", lambda p: setting_label(p.cell)),
-        *_setting_columns(lambda p: p.cell),
-        column("backend", "", lambda p: backend_label(p.cell.backend)),
-        column("", "backend", lambda p: p.cell.backend),
-        column("", "compute", lambda p: str(p.cell.fields["compute"])),
+        column("setting", "setting", lambda p: setting_label(p.cell)),
+        column("backend", "backend", lambda p: p.cell.backend, backend_label),
         column("takes, images/s", "ingestion_samples_per_s", lambda p: p.ingestion.mid),
         column("delivered", "delivered_samples_per_s", lambda p: p.delivered, interval=True),
         column("predicted", "predicted_samples_per_s", lambda p: p.predicted),
@@ -523,8 +501,7 @@ def ladder_table(ladder: Ladder) -> Table:
     """Return the rungs of one ladder with their gains."""
     column: type[_Column[Step]] = _Column
     columns = [
-        column("rung", "", lambda s: s.rung.label),
-        column("", "rung", lambda s: s.rung.key),
+        column("rung", "rung", lambda s: s.rung.label),
         column("", "backend", lambda s: s.cell.backend),
         column("removes", "", lambda s: s.rung.trouble),
         column("samples/s", "samples_per_s", lambda s: s.rate, interval=True),
@@ -571,10 +548,7 @@ def _job_table(jobs: Sequence[CellSummary], cells: Sequence[CellSummary]) -> Tab
     column: type[_Column[CellSummary]] = _Column
     columns = [
         column("setting", "setting", lambda job: setting_label(job, varying)),
-        column("job", "", job_name),
-        column("", "backend", lambda job: job.backend),
-        column("", "ranks", lambda job: job.cell.ranks),
-        column("", "share", lambda job: str(job.cell.share)),
+        column("job", "job", job_name),
         column("samples/s", "samples_per_s", lambda job: job.interval("samples_per_s"), interval=True),
         column("times one process", "over_one_process", gain, interval=True),
         column("efficiency", "efficiency_frac", efficiency, percent),
@@ -595,10 +569,7 @@ def _communication_table(jobs: Sequence[CellSummary]) -> Table:
     column: type[_Column[CellSummary]] = _Column
     columns = [
         column("setting", "setting", lambda job: setting_label(job, varying)),
-        column("job", "", job_name),
-        column("", "backend", lambda job: job.backend),
-        column("", "ranks", lambda job: job.cell.ranks),
-        column("", "sync", lambda job: str(job.cell.sync)),
+        column("job", "job", job_name),
         column("step without it", "step_without_sync_s", median("job_step_without_sync_s"), duration),
         column("exposed", "exposed_s", lambda job: job.interval(EXPOSED), _milliseconds, interval=True),
         column("bytes per rank", "gradient_bytes", median("job_gradient_bytes"), size),
@@ -606,10 +577,8 @@ def _communication_table(jobs: Sequence[CellSummary]) -> Table:
         column(
             "bandwidth", "link_bytes_per_s", median("job_link_bytes_per_s"), lambda rate: f"{size(rate)}/s"
         ),
-        column("", "link_latency_s", median("job_link_latency_s")),
         column("ideal ring", "ring_bound_s", median("job_ring_bound_s"), duration),
         column("exposed / ideal", "exposed_over_bound", median("job_exposed_over_bound")),
-        column("", "barrier_s", median("job_barrier_s")),
         *_identity(lambda job: job),
     ]
     caption = f"{dataset_label(jobs[0])}: what the exchange of gradients costs"
@@ -626,8 +595,7 @@ def _corner_table(found: Sequence[Corners]) -> Table:
     column: type[_Column[Corners]] = _Column
     columns = [
         column("setting", "", lambda one: setting_label(one.cell, varying)),
-        column("job", "", lambda one: job_name(one.cell)),
-        column("", "backend", lambda one: one.cell.backend),
+        column("job", "job", lambda one: job_name(one.cell)),
         column("part of a step", "part", lambda one: one.part),
         column("loading alone", "loading_s", lambda one: one.loading, _milliseconds, interval=True),
         column("exchange alone", "exchange_s", lambda one: one.exchange, _milliseconds, interval=True),

@@ -29,7 +29,7 @@ def text(table: Table, width: int) -> str:
     least = [_least_width(*column) for column in columns]
     least[0] = min(least[0], max(_LONGEST_NAME, *(len(word) for cell in cells[0] for word in cell.split())))
     title = [", ".join(shared)] if shared else []
-    lines, start = [*title, plain(table.caption)], 1
+    lines, start = [*title, *textwrap.wrap(plain(table.caption), width)], 1
     while start < len(columns):
         end = start + 1
         while end < len(columns) and least[0] + sum(one + 2 for one in least[start : end + 1]) <= width:

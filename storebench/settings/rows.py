@@ -15,7 +15,6 @@ class Setting:
     """One setting of the loop: its key, its option, its field and its label."""
 
     meaning: str
-    asked: str = ""
     key: str = ""
     text: bool = False
     axis: int | None = None
@@ -26,8 +25,8 @@ class Setting:
     metavar: str | None = None
     label: str = "{}"
     labels: Mapping[Any, str] = field(default_factory=dict)
-    always: bool = False
-    added: bool = False
+    told: bool = True
+    """Whether labels name it even where it does not vary."""
     name: str = ""
     kind: type = str
     default: Any = ...

@@ -112,7 +112,21 @@ class ComputeKind(Word):
     """It sleeps for as long as an accelerator would compute."""
 
 
-class Compute(str):
+class _Text(str):
+    """A text of some grammar; in JSON it is the text itself."""
+
+    __slots__ = ()
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_after_validator_function(
+            cls, core_schema.str_schema(), serialization=core_schema.to_string_ser_schema()
+        )
+
+
+class Compute(_Text):
     """The compute of one training step: "real", "none" or "emulated:MILLISECONDS"."""
 
     __slots__ = ("kind", "milliseconds")
@@ -134,20 +148,12 @@ class Compute(str):
         """The milliseconds of an emulated step as they were written; "" for the other kinds."""
         return self.partition(":")[2]
 
-    @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
-        from pydantic_core import core_schema
-
-        return core_schema.no_info_after_validator_function(
-            cls, core_schema.str_schema(), serialization=core_schema.to_string_ser_schema()
-        )
-
 
 REAL = Compute("real")
 """Real training."""
 
 
-class Place(str):
+class Place(_Text):
     """Where a store is read: "local", an absolute folder, a server ("s3:URL", "nfs:HOST/PATH", "s3:here?EMULATED") or a mount.
 
     "ssh:here" and "weed:here" are mounts of the run's own. "copy:" before a server: every replicate copies the store to this disk first, and reads it there.
@@ -197,14 +203,6 @@ class Place(str):
     def folder(self) -> bool:
         """Whether it is a folder, perhaps of another file system."""
         return self.startswith("/")
-
-    @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
-        from pydantic_core import core_schema
-
-        return core_schema.no_info_after_validator_function(
-            cls, core_schema.str_schema(), serialization=core_schema.to_string_ser_schema()
-        )
 
 
 EMULATED: dict[str, tuple[str, ...]] = {

@@ -24,7 +24,7 @@ WORDS = {
     "convert": ("png", *MNIST, "--out", "stores"),
     "run": ("lmdb", *MNIST, "--model", "tiny", "--out", "run", "--stores", "stores"),
     "bench": (str(Path(__file__).parents[2] / "scenarios" / "smoke.toml"), "--out", "run"),
-    "scenarios": ("--folder", str(Path(__file__).parents[2] / "scenarios")),
+    "scenarios": (),
     "trace": ("run",),
     "report": ("run",),
     "check": ("run", "run"),

@@ -54,4 +54,3 @@ def test_a_plan_counts_encoded_bytes_where_samples_are_encoded(tmp_path: Path) -
         sum(path.stat().st_size for path in photos.rglob("*.*")), rel=0.5
     )
     assert plan.write_bytes == sum(sizes.values())
-    assert plan.convert_bytes == 2 * 16 * 256 * 256 * 3

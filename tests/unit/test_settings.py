@@ -30,7 +30,7 @@ NEW_FIELD = """
         most=64,
         option="Batches per change of the weights.",
         label="{} batches per change",
-        added=True,
+        told=False,
     )
 """
 

@@ -1,8 +1,8 @@
-"""Sizes and counts as people write and read them, and the definitions of the metrics."""
+"""Sizes and counts as people write and read them."""
 
 import pytest
 
-from storebench.units import METRICS, format_bytes, number_of, parse_bytes
+from storebench.units import format_bytes, number_of, parse_bytes
 
 
 @pytest.mark.parametrize(
@@ -55,11 +55,3 @@ def test_a_size_is_written_in_the_unit_with_the_shortest_exact_number(size: int,
 @pytest.mark.parametrize(("count", "text"), [(0, "0 cells"), (1, "1 cell"), (2, "2 cells")])
 def test_a_count_agrees_with_its_noun(count: int, text: str) -> None:
     assert number_of(count, "cell") == text
-
-
-def test_every_metric_has_a_name_of_its_own_and_seconds_a_unit() -> None:
-    assert len({metric.label for metric in METRICS.values()}) == len(METRICS)
-    assert {
-        metric.unit for name, metric in METRICS.items() if name.endswith("_s") and "_per_" not in name
-    } == {"s"}
-    assert METRICS["handover_s"].label == "handoff"

@@ -105,8 +105,6 @@ class Plot:
     name: str
     question: str
     draw: Callable[[], Axes]
-    answer: str = ""
-    """What it shows, in one sentence."""
 
 
 def colour_of(backend: str, container: str) -> str:

@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from storebench.accelerators import find_accelerator
 from storebench.comparison import Verdict
-from storebench.report.answer import Answer, answer, disturbed, feeding_sentences
+from storebench.report.answer import Answer, answer, disturbed
 from storebench.report.bottleneck import bottlenecks
 from storebench.report.cells import summarise
 from storebench.report.frame import to_frame
@@ -15,7 +14,6 @@ from storebench.report.panels import ordered, panels
 from storebench.report.roofline import rooflines
 from storebench.results import Conditions, Record
 from tests.support.planted import make_record, paper_records, replicates
-from tests.support.planted_roofline import loader_records
 
 NONE: dict[str, Any] = {"compute": "none", "model": "none", "compute_ms": 0.0}
 FIVE = (0.99, 1.0, 1.01, 1.0, 1.0)
@@ -88,12 +86,6 @@ def test_another_state_with_another_store_would_change_it() -> None:
     assert found.choice is not None
     assert found.choice.backend == "hdf5"
     assert any("LMDB" in text for text in found.changes)
-
-
-def test_named_accelerators_get_a_sentence_each() -> None:
-    roofs = rooflines(cells_of(*loader_records("lmdb", 1000.0, workers=2, spread=FIVE)))
-    told = feeding_sentences(roofs, [find_accelerator("fast=4000"), find_accelerator("slow=100")])
-    assert [("25%" in text, "100%" in text) for text in told] == [(True, False), (False, True)]
 
 
 @pytest.mark.parametrize(("count", "warned"), [(1, False), (2, True)])
