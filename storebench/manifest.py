@@ -66,7 +66,7 @@ class Manifest(StoreSpec):
         path = folder / MANIFEST_NAME
         try:
             raw = parse_json(read_small_file(path, most_bytes=MOST_BYTES), path)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             raise CorruptStoreError(
                 "not a store: no manifest.json", where=folder, hint="Make one with 'storebench convert'."
             ) from None

@@ -1,15 +1,17 @@
 """Build a folder out of sight and publish it at once, or leave no trace."""
 
 import contextlib
+import errno
 import fcntl
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from storebench.errors import StorebenchError, from_os_error
+from storebench.errors import OutputError, StorebenchError, from_os_error
 from storebench.fileio.whole_files import made_folder
-from storebench.filesystem import sync
+from storebench.filesystem import mounts_in, sync
 from storebench.progress import Say, mute
 from storebench.system.libc import LIBC
 from storebench.system.scratch import is_at, scratch_folder
@@ -50,6 +52,12 @@ def _locked(folder: Path, say: Say) -> int:
 @contextmanager
 def new_folder(target: Path, *last: str) -> Iterator[Path]:
     """Make an empty folder beside `target`; when the block ends, sync its `last` files and put it in the place of `target`."""
+    if f"{os.path.realpath(target.parent)}/{target.name}" in mounts_in(target.parent):
+        raise OutputError(
+            "a file system is mounted there, so nothing can take its place",
+            where=target,
+            hint="Mount it at a folder above.",
+        )
     with scratch_folder("unfinished", target.parent) as work:
         folder = work / target.name
         try:
@@ -61,12 +69,7 @@ def new_folder(target: Path, *last: str) -> Iterator[Path]:
             if not os.path.lexists(target):
                 folder.rename(target)
             elif not _exchanged(folder, target):  # an earlier one is removed with `work`
-                target.rename(work / "earlier")
-                try:
-                    folder.rename(target)
-                except BaseException:
-                    (work / "earlier").rename(target)
-                    raise
+                _replaced(target, folder, work / "earlier")
             sync(target.parent)
         except OSError as error:
             raise from_os_error(error, target) from error
@@ -75,6 +78,22 @@ def new_folder(target: Path, *last: str) -> Iterator[Path]:
                 error.where = error.where.replace(str(folder), str(target))
             error.what = error.what.replace(str(folder), str(target))  # `folder` is gone when this is read
             raise
+
+
+def _replaced(target: Path, new: Path, earlier: Path) -> None:
+    """Rename `target` to `earlier`, and `new` to `target`."""
+    try:
+        target.rename(earlier)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        shutil.rmtree(target)  # an overlay renames no folder of its lower layers
+    try:
+        new.rename(target)
+    except BaseException:
+        if earlier.exists():
+            earlier.rename(target)
+        raise
 
 
 def _exchanged(one: Path, other: Path) -> bool:
