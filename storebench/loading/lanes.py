@@ -112,8 +112,12 @@ def _serve_share(
 def attempt(work: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return work(*arguments)
-    except BaseException as error:  # noqa: BLE001 - whatever it is, it belongs to the loop: there it is raised
+    except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the loop: there it is raised
         return error
+    except BaseException as error:  # noqa: BLE001 - a producer's end is not the end of the training
+        ended = RuntimeError(f"a producer of batches raised {type(error).__name__}: {error}")
+        ended.__cause__ = error
+        return ended
 
 
 class Lane(ABC):

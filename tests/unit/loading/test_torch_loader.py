@@ -278,6 +278,14 @@ class TestErrors:
             where = "".join(traceback.format_exception(caught.value))
             assert "in __call__" in where
 
+    @pytest.mark.parametrize("end", [SystemExit, KeyboardInterrupt])
+    @pytest.mark.parametrize(("kind", "workers"), MAKERS[1:])
+    def test_the_end_of_a_worker_is_no_end_of_the_loop(
+        self, end: Any, kind: Any, workers: int, dataset: StoreDataset
+    ) -> None:
+        with pytest.raises(RuntimeError, match=end.__name__):
+            list(Loader(dataset, 8, workers, kind=kind, transform=Failing(end)))
+
     @pytest.mark.parametrize("method", ["fork", "spawn"])
     def test_one_of_a_workers_start_is_raised_with_its_traceback(
         self, method: str, dataset: StoreDataset
