@@ -252,7 +252,7 @@ def _section(
         more=tuple(more),
         plots=tuple(named),
         first=tuple(first),
-        io=tuple(io_table([panel], f"{anchors[panel.cells]}-io") for panel in listed),
+        io=tuple(io_table([panel], varying, f"{anchors[panel.cells]}-io") for panel in listed),
     )
 
 

@@ -184,12 +184,13 @@ def rate_words(cell: CellSummary, shown: Callable[[Estimate], str] = lambda rate
     return "failed" if not cell.usable else "not steady" if cell.whole_only else "too short"
 
 
-def io_table(panels: Sequence[Panel], anchor: str = "") -> Table:
-    """Return what the storage delivers to the stores of one panel, or of several of one dataset."""
+def io_table(panels: Sequence[Panel], varying: frozenset[str] = frozenset(), anchor: str = "") -> Table:
+    """Return what the storage delivers to the stores of one panel, or of several of one dataset; `varying` fields are named."""
     column: type[_Column[CellSummary]] = _Column
     cells = [cell for panel in panels for cell in panel.measured]
     cells.sort(key=lambda cell: backend_rank(cell.backend))
-    words = {cell: setting_label(cell).split(", ") for cell in cells}
+    varying |= varying_fields(cells)
+    words = {cell: setting_label(cell, varying).split(", ") for cell in cells}
 
     def store(cell: CellSummary) -> str:
         own = [word for word in words[cell] if not all(word in other for other in words.values())]
@@ -208,7 +209,7 @@ def io_table(panels: Sequence[Panel], anchor: str = "") -> Table:
 
     columns = [
         column("store", "", store),
-        column("", "setting", setting_label),
+        column("", "setting", lambda c: setting_label(c, varying)),
         column("", "backend", lambda c: c.backend),
         column("samples, MiB/s", "", median("payload_bytes_per_s", 2.0**-20)),
         column("", "payload_bytes_per_s", median("payload_bytes_per_s")),

@@ -65,6 +65,20 @@ def test_every_kind_of_plot_and_table_is_there(report: Path) -> None:
     assert tables >= {"table", "cold", "io", "roofline", "roofline-points"}
 
 
+def test_no_two_cells_share_a_name_in_the_tables(tmp_path: Path) -> None:
+    loaders = [
+        record
+        for kind in ("threads", "ring")
+        for record in replicates("lmdb", [3.0] * 3, loader=kind, workers=2)
+    ]
+    write_report(
+        write_run(tmp_path / "run", [*loaders, *replicates("png", [50.0] * 3, workers=2)]), tmp_path / "out"
+    )
+    for path in (tmp_path / "out").glob("io-*.csv"):
+        names = [(row["backend"], row["setting"]) for row in rows_of(path)]
+        assert len(set(names)) == len(names) == 3
+
+
 def test_the_csv_file_has_the_figures_to_the_digit(report: Path, run: Path) -> None:
     records = {(r.cell.cell_id, r.replicate): r for r in many_records()}
     for row in rows_of(report / "table-imagenet-4000.csv"):
