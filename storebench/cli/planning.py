@@ -54,7 +54,7 @@ def plan(
     ] = None,
     nodes: Annotated[int, typer.Option(min=1, max=100_000, help="Nodes with these accelerators.")] = 1,
     samples: Annotated[
-        int | None, typer.Option(min=1, help="Images of an epoch. [default: those of the run]")
+        int | None, typer.Option(min=1, max=10**12, help="Images of an epoch. [default: those of the run]")
     ] = None,
     read_mb_s: Annotated[
         float | None,
@@ -77,7 +77,7 @@ def plan(
             help="Time to the first byte of a request to it.",
         ),
     ] = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help="Epochs of the training.")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, max=10**6, help="Epochs of the training.")] = None,
     dataset: Annotated[
         str | None, typer.Option(help="The run's dataset. [default: the one with the largest images]")
     ] = None,
@@ -98,7 +98,8 @@ def plan(
                 raise UsageError(f"must be more than 0, not {value:g}", where=option)
         from storebench.accelerators import find_accelerator
 
-        counted = re.fullmatch(r"(.+):([1-9][0-9]*)", accelerator.strip())
+        accelerator = re.sub(r"^([^=]+):([1-9][0-9]*)(=.+)$", r"\1\3:\2", accelerator.strip())
+        counted = re.fullmatch(r"(.+):([1-9][0-9]*)", accelerator)
         name, count = (counted[1], int(counted[2])) if counted else (accelerator, 1)
         if count > _MOST_ACCELERATORS:
             raise UsageError(
