@@ -1,6 +1,6 @@
 """The contract of a place: files by key, and why it did not deliver one."""
 
-import contextlib
+import errno
 import os
 import uuid
 from abc import ABC, abstractmethod
@@ -18,6 +18,10 @@ class MissingFileError(PlaceFailedError):
     """A place has no file of this name."""
 
 
+_REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT}
+"""What a mount answers that works."""
+
+
 class Mount(NamedTuple):
     """A folder that is a place, and the device that it was on at first."""
 
@@ -31,12 +35,13 @@ class Mount(NamedTuple):
 
     def lost(self) -> PlaceFailedError | None:
         """Return the error for a mount that has ended since; None if it has not."""
+        probe = self.folder / f".{uuid.uuid4().hex}"
         try:
             stands = self.folder.stat().st_dev == self.device
-            with contextlib.suppress(FileNotFoundError):
-                (self.folder / f".{uuid.uuid4().hex}").stat()  # no cache has it
-        except OSError:
-            stands = False
+            probe.mkdir()  # a mount may answer whatever only reads from its cache
+            probe.rmdir()
+        except OSError as error:
+            stands = error.errno in _REFUSED
         if stands:
             return None
         return PlaceFailedError("the mount has ended, or its server does not answer", where=self.place)

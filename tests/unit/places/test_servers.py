@@ -361,7 +361,7 @@ def test_nothing_is_left_of_a_server_that_was_killed(kind: str) -> None:
         assert not [
             child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE
         ]
-        assert printed["place"] not in Path("/proc/self/mounts").read_text()
+        wait_for(lambda: printed["place"] not in Path("/proc/self/mounts").read_text(), 30)
 
 
 FIVE = ("png", "hdf5", "memory", "leveldb", "lmdb", "lmdb:direct")
