@@ -186,13 +186,9 @@ def plan(cells: Iterable[CellSummary], dataset: str | None = None, **target: Any
     `target` holds the fields of a `Target`; what is missing or None is taken from the run. Raises NotComparableError if
     the cells are of several machines, or tell too little for any store.
     """
-    cells = list(cells)
-    mounted = [cell for cell in cells if cell.cell.place.mounted or cell.cell.place.folder]
-    if len(mounted) == len(cells):
-        mounted = []
-    cells = [
-        cell for cell in cells if cell not in mounted
-    ]  # a mount's file system is part of the environment
+    every = list(cells)
+    # A mount's file system is part of the environment.
+    cells = [cell for cell in every if not (cell.cell.place.mounted or cell.cell.place.folder)] or every
     group = _chosen(cells, dataset)
     planner = _Planner(group, _target(group, target))
     made, lacking = planner.plans()
@@ -207,7 +203,7 @@ def plan(cells: Iterable[CellSummary], dataset: str | None = None, **target: Any
         lacking.append(
             'handoff beside an accelerator: add cells with workers = 2 and compute = "emulated:10"'
         )
-    if mounted:
+    if len(cells) < len(every):
         lacking.append("cells at mounted places: plan from a run of that place alone")
     mine, name = {cell.backend for cell in group}, group[0].cell.data.name
     resized = {cell.backend for cell in cells if cell.cell.data.name == name and not cell.is_null} - mine

@@ -172,9 +172,8 @@ def _conclude_before_termination(job: _Job) -> None:
         if signal.getsignal(number) is not conclude:  # called by the script's own handler
             return
         signal.signal(number, signal.SIG_DFL)
-        signal.signal(
-            signal.SIGCHLD, signal.SIG_DFL
-        )  # torch's handler raises where a worker was terminated too
+        # Torch's handler raises where a worker was terminated, too.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         if os.getpid() == pid:  # not a process that the script forked
             Guard().attempt(lambda: job.conclude(is_terminated=True))
         os.kill(os.getpid(), number)
