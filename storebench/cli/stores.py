@@ -376,12 +376,10 @@ def _lines(inspection: "Inspection") -> list[str]:
     if len(inspection.parts) > _MOST_SHOWN:
         lines.append(f"  {len(inspection.parts) - _MOST_SHOWN} smaller parts: --json lists them")
     lines += [f"  {name}: {text}" for name, text in inspection.notes.items()]
-    content = inspection.main.content if inspection.main else ""
-    if any(kind in content for kind in ("JPEG", "PNG", "WebP")):
-        # HDF5 and LMDB have more layouts than those that become a dataset.
-        is_dataset = inspection.kind not in ("HDF5", "LMDB")
-        first = "" if is_dataset else "write them as files into a folder, one subfolder per class, and "
-        place = shlex.quote(str(inspection.path)) if is_dataset else "FOLDER"
+    main = inspection.main
+    if main and any(kind in main.content for kind in ("JPEG", "PNG", "WebP")):
+        first = "" if main.is_dataset else "write them as files into a folder, one subfolder per class, and "
+        place = shlex.quote(str(inspection.path)) if main.is_dataset else "FOLDER"
         lines.append(
             f"  to compare formats on these images, {first}run: storebench run original lmdb+original lmdb -d {place} "
             "--compute none --replicates 5"

@@ -25,7 +25,7 @@ RECORD_BYTES = 3073
 
 _ARCHIVE_BYTES_MAX = 256 << 20  # the official archives unpack to 177 and 178 MiB
 _BATCHES = {Split.TRAIN: tuple(f"data_batch_{number}" for number in range(1, 6)), Split.TEST: ("test_batch",)}
-_FETCH_HINT = "Fetch it again: storebench data fetch cifar10."
+_FETCH_HINT = "Delete it and fetch the data again: storebench data fetch cifar10."
 _damaged = functools.partial(CorruptDataError, hint=_FETCH_HINT)
 
 Records = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]
@@ -66,11 +66,7 @@ def _unpickled(raw: bytes, where: str) -> dict[Any, Any]:
     try:
         loaded = dict(unpickled(raw))
     except (pickle.UnpicklingError, TypeError, ValueError) as error:
-        raise CorruptDataError(
-            f"not a pickle of CIFAR-10 data ({error})",
-            where=where,
-            hint="Delete it and fetch the data again: storebench data fetch cifar10.",
-        ) from error
+        raise _damaged(f"not a pickle of CIFAR-10 data ({error})", where=where) from error
     return {key.decode("latin-1") if isinstance(key, bytes) else key: value for key, value in loaded.items()}
 
 

@@ -21,7 +21,7 @@ IMAGE_SIDE = 28
 
 _PREFIX = {Split.TRAIN: "train", Split.TEST: "t10k"}
 _BYTES_MAX = 1 << 30  # most bytes that the header of one file may declare; MNIST has 47 MB, EMNIST 638 MB
-_FETCH_HINT = "Fetch it again: storebench data fetch mnist."
+_FETCH_HINT = "Delete it and fetch the data again: storebench data fetch mnist."
 _damaged = functools.partial(CorruptDataError, hint=_FETCH_HINT)
 
 

@@ -15,7 +15,7 @@ import h5py
 import numpy as np
 
 from storebench.datasets.containers.base import listed
-from storebench.datasets.containers.hdf5 import open_hdf5, reading
+from storebench.datasets.containers.hdf5 import layout_of, open_hdf5, reading
 from storebench.formats.hdf5.chunks import chunks_of_sample, diagnose_dataset
 from storebench.stores.random_reads import (
     Candidate,
@@ -252,7 +252,7 @@ def _candidate(
         source = Source(path=path, open=partial(_reads, path), items=items, maps=False)
     is_rows = bool(items) and isinstance(items[0][1], int)
     return Candidate(
-        part=replace(part, unread=why),
+        part=replace(part, unread=why, is_dataset=is_rows and layout_of(opened) is not None),
         source=source,
         settings=_settings if is_rows else None,
         beside_bytes=beside_bytes,

@@ -81,7 +81,8 @@ def _lmdb_parts(
     handle = env.open_db(name.encode() or None, create=False)
     with env.begin(db=handle, buffers=True) as transaction:  # views, so that no page of a value is read
         count = transaction.stat(handle)["entries"]
-        whole = SampleSet(name=name, samples=count, layout=f"B+-tree of {page_bytes:,}-byte pages")
+        layout = f"B+-tree of {page_bytes:,}-byte pages"
+        whole = SampleSet(name=name, samples=count, layout=layout, is_dataset=not name)
         if handle.flags(transaction)["dupsort"]:
             why = "databases with several values per key are not read"
             yield Candidate(part=replace(whole, layout="several values per key", unread=why))

@@ -60,6 +60,7 @@ class SampleSet:
     cold: Reads | None = None
     warm: Reads | None = None
     unread: str = ""  # why no sample was read
+    is_dataset: bool = True  # whether `run` reads it where it is
 
     @property
     def amplification(self) -> float | None:

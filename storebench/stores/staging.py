@@ -53,11 +53,7 @@ def _locked(folder: Path, say: Say) -> int:
 def new_folder(target: Path, *last: str) -> Iterator[Path]:
     """Make an empty folder beside `target`; when the block ends, sync its `last` files and put it in the place of `target`."""
     if f"{os.path.realpath(target.parent)}/{target.name}" in mounts_in(target.parent):
-        raise OutputError(
-            "a file system is mounted there, so nothing can take its place",
-            where=target,
-            hint="Mount it at a folder above.",
-        )
+        raise OutputError("a file system is mounted there", where=target, hint="Mount it at a folder above.")
     with scratch_folder("unfinished", target.parent) as work:
         folder = work / target.name
         try:
@@ -83,15 +79,15 @@ def new_folder(target: Path, *last: str) -> Iterator[Path]:
 def _replaced(target: Path, new: Path, earlier: Path) -> None:
     """Rename `target` to `earlier`, and `new` to `target`."""
     try:
-        target.rename(earlier)
-    except OSError as error:
-        if error.errno != errno.EXDEV:
-            raise
-        shutil.rmtree(target)  # an overlay renames no folder of its lower layers
-    try:
+        try:
+            target.rename(earlier)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            shutil.rmtree(target)  # an overlay renames no folder of its lower layers
         new.rename(target)
     except BaseException:
-        if earlier.exists():
+        with contextlib.suppress(OSError):  # `target` is there, the old or the new one
             earlier.rename(target)
         raise
 

@@ -45,7 +45,7 @@ def scratch_folder(kind: str, parent: Path | None = None) -> Iterator[Path]:
     try:
         folder, lock = locked_folder(kind, parent)
     except OSError as error:
-        raise from_os_error(error, error.filename or parent or "the folder for temporary files") from error
+        raise from_os_error(error, parent or error.filename or "the folder for temporary files") from error
     try:
         yield folder
     finally:

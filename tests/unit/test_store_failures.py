@@ -146,6 +146,7 @@ def test_a_read_only_folder_is_refused(cli: Cli, tmp_path: Path) -> None:
         refused(cli(*arguments, str(folder)), 2, "no permission", "--out")
         return
     with mounted_tmpfs(tmp_path / "locked", "6m") as folder:
+        assert cli("convert", "png", *arguments[2:], str(folder)).returncode == 0
         subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
         refused(cli(*arguments, str(folder)), 2, "read-only", "--out")
 

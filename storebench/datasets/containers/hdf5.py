@@ -27,10 +27,10 @@ class Hdf5Arrays(Container):
         path = self.files[0]
         with reading(path), open_hdf5(path) as file:
             arrays = _arrays(file)
-            holding = [name for name, data in arrays.items() if _layout(data) is not None]
+            holding = [name for name, data in arrays.items() if layout_of(data) is not None]
             self._image = self.image_field(arrays, path, holding)
             images = arrays[self._image]
-            if (layout := _layout(images)) is None:
+            if (layout := layout_of(images)) is None:
                 shape = " x ".join(map(str, images.shape))
                 what = f"{self._image} holds {images.dtype} {shape}: neither uint8 pixels nor bytes of image files"
                 raise CorruptDataError(what, where=path, hint=_OTHER)
@@ -79,7 +79,7 @@ def _arrays(file: Any) -> dict[str, Any]:
     return found
 
 
-def _layout(data: Any) -> str | None:
+def layout_of(data: Any) -> str | None:
     """Return the order of the axes of images, "" for bytes of image files, None if an array holds neither."""
     text, base = h5py.check_string_dtype(data.dtype), h5py.check_vlen_dtype(data.dtype)
     if data.ndim == 1 and (base == np.uint8 or (text is not None and text.length is None)):

@@ -50,7 +50,7 @@ class LmdbRecords(Container):
             raise CorruptDataError(
                 f"its value is no image file, and {reason}",
                 where=f"{path}: key {key_text(wrong[0])}",
-                hint="Write it again as an image file.",
+                hint="Write it again as an image file; named databases are not read.",
             )
         used = {pattern.replace(b"image", b"label") for pattern in samples}
         left = [key_text(key) for pattern, key in others.items() if pattern not in used]

@@ -287,7 +287,8 @@ class ObjectsReader(RemoteReader):
             self._files, self.labels = files, files.labels
 
     def _piece(self, number: int) -> Piece:
-        return Piece(os.path.relpath(self._files.path(number), self.store.absolute()))
+        size = self.manifest.dataset.image_bytes if self.payload_codec == "raw" else 0
+        return Piece(os.path.relpath(self._files.path(number), self.store.absolute()), length=size)
 
 
 class Boto3Reader(ObjectsReader):

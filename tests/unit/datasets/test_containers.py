@@ -403,6 +403,10 @@ REFUSED: dict[str, tuple[Write, str]] = {
         _lmdb([JPEG, b"text", JPEG]),
         "key 00000001: its value is no image file, and no Datum",
     ),
+    "a named database": (
+        lambda folder: str(write_lmdb(folder, numbered([JPEG]), name="train")),
+        "named databases are not read",
+    ),
     "another folder": (_index("shard.00001", "../shard.00001"), "outside of its folder"),
     "columns that differ": (_index('["class", "image"]', '["class", "photo"]'), "different columns"),
     "a shard of many samples": (_index('"samples": 4', f'"samples": {2**62}'), "cut short or damaged"),

@@ -73,6 +73,7 @@ def test_a_file_of_a_few_pages_has_no_cold_figure(write: Callable[..., Path], di
     done = storebench(disk, "inspect", path)
     assert done.returncode == 0, done.stderr
     last = done.stdout.splitlines()[-1]
+    assert f"run: storebench run original lmdb+original lmdb -d {path} " in done.stdout
     assert re.search(
         r"cold not measured \(too small a file, \d+ pages of at least 256: .*\), warm [\d.]+", last
     )

@@ -265,6 +265,7 @@ def test_what_cannot_be_is_one_line(words: tuple[str, ...], said: str, cli: Cli,
     ("container", "codec", "reader", "part"),
     [
         ("files", "png", "objects", ".png"),
+        ("files", "raw", "objects", ".raw"),
         ("webdataset", "png", "ranges", ".tar"),
         ("webdataset", "png", "stream", ".tar"),
         ("parquet", "raw", "groups", ".parquet"),
