@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -116,7 +115,3 @@ def require_space(plan: RunPlan, stores: Path) -> None:
 def image_side(cell: Cell) -> int | None:
     """Return the side of the squares that image files of any size become; None for that of the dataset's other stores."""
     return cell.data.image_size or (MODEL_CROPS.get(cell.model) if any_size(cell.backend.codec) else None)
-
-
-def usable_cores() -> int:
-    return len(os.sched_getaffinity(0))

@@ -319,8 +319,10 @@ class Conditions:
     """
 
     wall_s: float  # Seconds from the start of the process to its end, preparation and proof included.
-    cores: int  # CPUs that the process may use. The CPU seconds below are of these alone.
+    cores: int  # CPUs that the process can keep busy: those that it may use, within its CPU quota.
     load: float | None = None  # Load average of the last minute when it started.
+    cpus: int | None = None
+    """CPUs that it may use, where a quota allows fewer. The CPU seconds below are of all of them."""
     others_cpu_s: float | None = None
     """CPU seconds of processes and kernel threads that belong neither to the replicate nor to the runner."""
     steal_s: float | None = None  # CPU seconds that a hypervisor gave to other machines.
@@ -337,7 +339,7 @@ class Conditions:
         """Share of the cores that other processes and other machines took; None if it was not counted."""
         if self.others_cpu_s is None or self.wall_s <= 0 or self.cores < 1:
             return None
-        return (self.others_cpu_s + (self.steal_s or 0.0)) / (self.wall_s * self.cores)
+        return (self.others_cpu_s + (self.steal_s or 0.0)) / (self.wall_s * (self.cpus or self.cores))
 
     @property
     def repeats(self) -> bool:

@@ -30,6 +30,7 @@ from storebench.loading.evidence import decoded_by
 from storebench.loading.order import epoch_order
 from storebench.manifest import Manifest
 from storebench.probes.batch_io import METER
+from storebench.probes.machine import scheduling
 from storebench.system.copying import load_kernel
 
 
@@ -42,7 +43,7 @@ class ProcessSettings(dict[str, Any]):
             {
                 "torch's threads": torch.get_num_threads(),
                 "the cores that it may use": sorted(os.sched_getaffinity(0)),
-                "its priority": os.getpriority(os.PRIO_PROCESS, 0),
+                **{f"its {name}": value for name, value in scheduling().items()},
             }
         )
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from storebench.probes.machine import Mount, cgroup_folders, counts_reads, mount_of, read_text
+from storebench.probes.machine import Mount, cgroup_folders, counts_reads, mount_of, read_text, usable_cores
 from storebench.results import Conditions, Counters, disturbance
 
 SECTOR_BYTES = 512
@@ -243,10 +243,11 @@ class OtherWork:
         """Return the other work since this probe was made, with the verdict of the rule for disturbed replicates."""
         before, after = self._before, _totals(self._cpus, self._running_s())
         grown = {name: max(0.0, after[name] - before[name]) for name in before.keys() & after.keys()}
-        throttles = grown.get("clock_throttles")
+        throttles, cores = grown.get("clock_throttles"), usable_cores()
         conditions = Conditions(
             wall_s=grown["wall"],
-            cores=len(self._cpus),
+            cores=cores,
+            cpus=len(self._cpus) if cores < len(self._cpus) else None,
             load=self._load,
             # The kernel counts in ticks, so a quiet machine may come out just below zero.
             others_cpu_s=max(0.0, grown["busy"] - grown["own"]) if "busy" in grown else None,

@@ -6,6 +6,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import socket
 import sys
 from pathlib import Path
@@ -15,12 +16,16 @@ from storebench.probes import machine
 from storebench.probes.cgroup import memory_limit_bytes
 from storebench.probes.code import running_checkout
 from storebench.probes.loop_mount import describe_device
-from storebench.probes.machine import mount_of
+from storebench.probes.machine import mount_of, scheduling
 from storebench.results import Environment
 
 _LIBRARIES = ("torch", "numpy", "pillow", "h5py", "lmdb", "plyvel")
 _CODEC_LIBRARIES = ("pyarrow", "simplejpeg", "opencv-python-headless", "imagecodecs")
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+# Folders, addresses, users and descriptors differ from mount to mount, and change no speed.
+_OF_ONE_MOUNT = re.compile(
+    r".*=.*[/:]|(fd|addr|clientaddr|mountaddr|(mount)?port|user_id|group_id|subvolid|xino)="
+)
 
 
 def environment(store: Path | str, device: str = "cpu", *, image: Path | None = None) -> Environment:
@@ -53,7 +58,11 @@ def _match(store: Path | str, device: str) -> dict[str, Any]:
         "memory_gib": _gib(machine.memory_bytes("MemTotal")),
         "memory_limit_gib": _gib(memory_limit_bytes()),
         "kernel": platform.release(),
+        "scheduling": scheduling(),
+        "governor": machine.governor(),
+        "transparent_hugepages": machine.transparent_hugepages(),
         "filesystem": mount.fstype,
+        "mount_options": [option for option in mount.options if not _OF_ONE_MOUNT.match(option)],
         "block_device": disk,
         "accelerator": accelerator,
         "libraries": _libraries(),
@@ -100,13 +109,11 @@ def _notes(store: Path | str) -> dict[str, Any]:
         "codecs": {name: version_of(name) for name in _CODEC_LIBRARIES},
         "host": hashlib.blake2b(socket.gethostname().encode(), digest_size=4).hexdigest(),
         "load": list(os.getloadavg()),
-        "governor": machine.governor(),
         "free_memory_bytes": machine.memory_bytes("MemAvailable"),
         "swap_bytes": machine.memory_bytes("SwapTotal"),
         "container": machine.container(),
         "virtual_machine": machine.virtual_machine(),
         "damon": machine.damon(),
-        "transparent_hugepages": machine.transparent_hugepages(),
         "mount_options": list(mount.options),
         "torch_threads": sys.modules["torch"].get_num_threads() if "torch" in sys.modules else None,
         "git_commit": running_checkout().commit,

@@ -1,11 +1,14 @@
 """Facts about the machine and its mounts from /proc and /sys; None if the kernel does not say."""
 
+import math
 import os
 import platform
 import re
 import stat
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 from storebench.filesystem import mount_fields, unescape
 
@@ -136,6 +139,23 @@ def cpu_quota() -> float | None:
         if match:
             quotas.append(int(match.group(1)) / int(match.group(2)))
     return min(quotas, default=None)
+
+
+def usable_cores() -> int:
+    """Return the number of cores that this process can keep busy: those that it may use, within its CPU quota."""
+    return math.ceil(min(len(os.sched_getaffinity(0)), cpu_quota() or math.inf))
+
+
+def scheduling() -> dict[str, int]:
+    """Return the numbers by which the kernel schedules the calling thread, and the process's I/O."""
+    io = psutil.Process().ionice()
+    return {
+        "priority": os.getpriority(os.PRIO_PROCESS, 0),
+        "scheduling class": os.sched_getscheduler(0),
+        "real-time priority": os.sched_getparam(0).sched_priority,
+        "I/O class": int(io.ioclass),
+        "I/O priority": io.value,
+    }
 
 
 def block_device(mount: Mount) -> dict[str, str | None]:

@@ -17,6 +17,7 @@ from storebench.datasets.base import Dataset
 from storebench.datasets.files import Originals
 from storebench.digests import payload_digest, sample_digest
 from storebench.errors import CorruptDataError, IntegrityError
+from storebench.probes.machine import usable_cores
 from storebench.system.interrupts import Held
 from storebench.system.processes import end_with_parent, expend
 
@@ -131,7 +132,7 @@ def encode(encoder: Encoder, processes: int | None = None) -> Generator[Chunk]:
 
 def available_processes() -> int:
     """Return the largest number of encoders for this process: its cores, but no more than memory allows."""
-    return min(len(os.sched_getaffinity(0)), MAX_ENCODERS)
+    return min(usable_cores(), MAX_ENCODERS)
 
 
 def _encode_in_pool(encoder: Encoder, parts: deque[range], processes: int) -> Iterator[Chunk]:

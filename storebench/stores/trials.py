@@ -1,7 +1,6 @@
 """Settings that change the cost of a random sample, each tried on the file itself or on a copy of a part of it."""
 
 import itertools
-import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -9,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
+from storebench.probes.machine import usable_cores
 from storebench.stores.random_reads import Prepare, Setting, Source, Trial, evicted
 
 READ_S = 0.25  # of one reading
@@ -74,7 +74,7 @@ def in_batches(source: Source, size: int) -> Iterator[Setting]:
 
 def in_threads(source: Source, *, cold: bool, shared: bool = False) -> Iterator[Setting]:
     """Yield the setting of more threads, one per core."""
-    cores = len(os.sched_getaffinity(0))
+    cores = usable_cores()
     if 1 < cores <= len(source.items):
         one, all_cores = (replace(source, value=f"{n}", threads=n, shared=shared) for n in (1, cores))
         yield Setting(name="threads", now=one, tried=all_cores, cold=cold)

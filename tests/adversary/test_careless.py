@@ -88,6 +88,9 @@ def test_an_impossible_figure_of_a_reader_fails_its_cell_alone(reader: str, figu
         ("threads", "torch's threads", "processes", 0),
         ("polite", "its priority", "processes", 1),
         ("threads", "torch's threads", "ring", 1),
+        ("urgent", "its scheduling class", "processes", 0),
+        ("urgent", "its scheduling class", "ring", 1),
+        ("idle", "its I/O class", "processes", 1),
     ],
 )
 def test_a_reader_that_changes_its_process_fails_the_cell(

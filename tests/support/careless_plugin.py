@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
 
 from storebench.codecs import Payload, get_codec
@@ -134,6 +135,22 @@ class PoliteReader(RightReader):
         os.nice(1)
 
 
+class UrgentReader(RightReader):
+    """Take the process into another scheduling class when it is opened."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+
+
+class IdleReader(RightReader):
+    """Lower the priority of the process's I/O when it is opened."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        psutil.Process().ionice(psutil.IOPRIO_CLASS_IDLE)
+
+
 class LaterReader(RightReader):
     """Do so in the first fetch."""
 
@@ -187,6 +204,8 @@ class CarelessFormat(Format):
             "numbered": NumberedReader,
             "threads": ThreadsReader,
             "polite": PoliteReader,
+            "urgent": UrgentReader,
+            "idle": IdleReader,
             "later": LaterReader,
             "hasty": HastyReader,
         }

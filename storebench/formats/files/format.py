@@ -32,6 +32,7 @@ from storebench.formats.windows import Batch
 from storebench.manifest import Manifest, StoreSpec
 from storebench.places.base import Client
 from storebench.places.objects import Boto3Store
+from storebench.probes.machine import usable_cores
 
 IMAGES = "images"
 LABELS_FILE = "labels.npy"
@@ -173,7 +174,7 @@ class FilesThreadsReader(FilesReader):
 
     def __init__(self, store: Path, manifest: Manifest, options: FilesThreadsOptions) -> None:
         super().__init__(store, manifest, options)
-        self._threads = options.threads or len(os.sched_getaffinity(0))
+        self._threads = options.threads or usable_cores()
         self._codec = get_codec(manifest.codec)
         if not any_size(manifest.codec):
             self.payload_codec = "raw"

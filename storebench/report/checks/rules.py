@@ -286,5 +286,6 @@ def _memory_ceiling(record: Record, ceiling: float | None) -> Iterator[Finding]:
 
 
 def _cores(record: Record) -> int | None:
-    cores = record.environment.match.get("cores") if record.environment else None
-    return cores if isinstance(cores, int) else None
+    match = record.environment.match if record.environment else {}
+    cores, quota = match.get("cores"), match.get("cpu_quota")
+    return math.ceil(min(cores, quota or math.inf)) if isinstance(cores, int) else None

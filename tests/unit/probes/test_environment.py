@@ -1,5 +1,6 @@
 """The key that decides whether two results may be compared, and the notes beside it."""
 
+import dataclasses
 import re
 import tempfile
 from collections.abc import Callable
@@ -8,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from storebench.probes import machine
+from storebench.probes.counters import OtherWork
 from storebench.probes.environment import environment, match_key
 from storebench.probes.machine import mount_of
+from storebench.results import Conditions
 from tests.support.disks import loop_disk
 
 KEY = """
@@ -45,9 +48,8 @@ def test_match_and_notes_hold_what_the_issue_asks_for(tmp_path: Path) -> None:
     assert {"python", "torch", "numpy", "pillow", "libjpeg", "zlib", "h5py", "hdf5", "lmdb", "plyvel"} == set(
         found.match["libraries"]
     )
-    assert {"host", "load", "governor", "free_memory_bytes", "container", "damon", "git_dirty"} <= set(
-        found.notes
-    )
+    assert {"scheduling", "governor", "transparent_hugepages", "mount_options"} <= set(found.match)
+    assert {"host", "load", "free_memory_bytes", "container", "damon", "git_dirty"} <= set(found.notes)
 
 
 def test_queue_settings_are_those_of_the_disk(disk: Path) -> None:
@@ -74,3 +76,22 @@ def test_loop_devices_that_read_in_other_ways_are_other_environments(
     assert re.fullmatch(r"loop over \w+ on .+ with direct I/O", models[0])
     assert re.fullmatch(r"loop over \w+ on .+ through the page cache", models[1])
     assert models[2] == "loop over tmpfs on no device through the page cache"
+
+
+@pytest.mark.parametrize(
+    ("quota", "cores"), [("max 100000", 64), ("200000 100000", 2), ("150000 100000", 2), ("50000 100000", 1)]
+)
+def test_a_cpu_quota_limits_the_cores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quota: str, cores: int
+) -> None:
+    (tmp_path / "cpu.max").write_text(f"{quota}\n")
+    monkeypatch.setattr(machine, "cgroup_folders", lambda controller: [tmp_path])
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(64)))
+    assert machine.usable_cores() == cores
+    assert OtherWork().conditions().cores == cores
+
+
+def test_other_work_is_counted_over_all_cpus_of_a_quota() -> None:
+    limited = Conditions(wall_s=10.0, cores=2, cpus=64, others_cpu_s=100.0)
+    assert limited.others_frac == pytest.approx(100 / 640)
+    assert dataclasses.replace(limited, cpus=None).others_frac == pytest.approx(5.0)
