@@ -141,6 +141,8 @@ def _kept_pixels(records: Iterable[Record]) -> Iterator[Finding]:
         slowest = max(epochs, key=_decode_sample_s)
         for record in epochs:
             times = _decode_sample_s(slowest) / _decode_sample_s(record)
+            # An epoch of a few steps may have all the large files.
+            times *= min(1.0, _sample_bytes(record) / _sample_bytes(slowest))
             if slowest.decode_s >= DECODE_LEAST_S and times > DECODE_MOST_RATIO:
                 message = (
                     f"decoding a sample took {times:.1f} times as long in epoch {slowest.epoch} of the same process:"
@@ -151,6 +153,10 @@ def _kept_pixels(records: Iterable[Record]) -> Iterator[Finding]:
 
 def _decode_sample_s(record: Record) -> float:
     return record.decode_s / record.timed_samples
+
+
+def _sample_bytes(record: Record) -> float:
+    return max(1, record.payload_bytes) / record.timed_samples
 
 
 def _above_compute(records: Sequence[Record]) -> Iterator[Finding]:

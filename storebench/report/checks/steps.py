@@ -22,7 +22,10 @@ DECODE_MOST_RATIO, DECODE_LEAST_S = 5.0, 0.1
 """Decoding a sample takes as long in each epoch and pass of a process; a busy machine explains less than this."""
 
 PASS_MOST_RATIO = 20.0
-"""The quickest of a few batches varies more on a busy machine; a copy of kept pixels takes a hundredth of decoding."""
+"""The quickest of a few batches varies more on a busy machine, and with the number of workers that share a core.
+
+A copy of kept pixels takes a hundredth of decoding.
+"""
 
 _FOLLOWS = (
     "samples", "steps", "epoch_s", "timed_samples", "timed_steps", "timed_s", "samples_per_s", "payload_bytes",
@@ -132,16 +135,20 @@ def _passes(record: Record, table: Mapping[str, npt.NDArray[Any]]) -> Iterator[F
     passes = record.cell.passes or 1
     if passes == 1 or record.cell.ranks > 1 or not decodes(record) or len(table["decode_ns"]) % passes:
         return
-    if record.conditions is not None and record.cell.workers > record.conditions.cores:
-        return  # workers that share a core wait for each other while they decode
+    sharing = record.cell.workers / record.conditions.cores if record.conditions is not None else 1.0
     samples = table["samples"].reshape(passes, -1)
     full = samples[0] == samples.max()  # a few images are decoded between two interruptions, or not
-    of_pass = table["decode_ns"].reshape(passes, -1)[:, full]
+    of_pass, payload = (table[name].reshape(passes, -1)[:, full] for name in ("decode_ns", "payload_bytes"))
     # Other work slows down many batches of a pass, but not its quickest ones.
-    quick_ns = np.quantile(of_pass, 0.1, axis=1, method="lower")
-    slowest, fastest = int(quick_ns.argmax()), int(quick_ns.argmin())
+    quick_ns, quick_per_byte = (
+        np.quantile(costs, 0.1, axis=1, method="lower")
+        for costs in (of_pass, of_pass / np.maximum(payload, 1))
+    )
+    slowest, fastest = int(quick_per_byte.argmax()), int(quick_per_byte.argmin())
     enough = of_pass[slowest].sum() / 1e9 >= DECODE_LEAST_S
-    if enough and quick_ns[slowest] > PASS_MOST_RATIO * quick_ns[fastest]:
+    most = PASS_MOST_RATIO * max(1.0, sharing)
+    # A pass may have all the large files: a reader that keeps pixels is quicker per batch and per byte.
+    if enough and all(quick[slowest] > most * quick[fastest] for quick in (quick_ns, quick_per_byte)):
         message = (
             f"the quickest batches took {quick_ns[slowest] / 1e6:.3g} ms to decode in pass {slowest} of the epoch and"
             f" {quick_ns[fastest] / 1e6:.3g} ms in pass {fastest}: the reader keeps decoded pixels"

@@ -11,21 +11,24 @@ import pytest
 
 from storebench.report.checks.findings import Rule
 from storebench.report.checks.records import validate
+from storebench.report.checks.steps import figures
 from storebench.results import (
     CacheVerdict,
+    Conditions,
     Counters,
     DataStoreFacts,
     Percentiles,
     Record,
     ResidencyPoint,
 )
-from storebench.runs.records import RECORDS_NAME, append_records, read_records
+from storebench.runs.records import RECORDS_NAME, STEPS_DIR, append_records, read_records
 from tests.support.planted import (
     COPY_BYTES_PER_S,
     ENVIRONMENT,
     make_record,
     paper_records,
     portion_of,
+    steps_table,
     with_job,
     with_part,
     write_run,
@@ -486,3 +489,49 @@ def test_a_data_store_that_lost_or_read_samples_is_found(tmp_path: Path, name: s
     assert figure not in sound
     found = {one.figure for one in validate(write_run(tmp_path / "run", [plant(data_store_record())]))}
     assert figure in found
+
+
+SMALL, LARGE = (20.0, 100_000), (800.0, 4_000_000)
+"""Milliseconds to decode a batch, and its bytes."""
+
+
+@pytest.mark.parametrize(
+    ("workers", "first", "second", "valid"),
+    [
+        (2, [SMALL] * 8, [SMALL] * 8, True),
+        (2, [SMALL] * 8, [LARGE] * 8, True),  # all the large files are in one pass
+        (2, [SMALL] * 8, [(0.05, 100_000)] * 8, False),
+        (8, [(20.0, 100_000)] * 8, [(0.6, 100_000)] * 8, True),  # four workers per core
+        (8, [(20.0, 100_000)] * 8, [(0.05, 100_000)] * 8, False),
+    ],
+)
+def test_a_pass_that_is_quicker_per_batch_and_per_byte_shows_kept_pixels(
+    tmp_path: Path,
+    workers: int,
+    first: list[tuple[float, int]],
+    second: list[tuple[float, int]],
+    valid: bool,
+) -> None:
+    record = make_record(
+        "png",
+        cache="warm",
+        steps=16,
+        passes=2,
+        workers=workers,
+        wait_ms=9000,
+        fetch_ms=1,
+        decode_ms=1,
+        compute_ms=1,
+    )
+    record = dataclasses.replace(record, conditions=Conditions(wall_s=60.0, cores=2))
+    table = steps_table(record)
+    batches = [*first, *second]
+    table["decode_ns"] = [round(decode_ms * 1e6) for decode_ms, _ in batches]
+    table["payload_bytes"] = [nbytes for _, nbytes in batches]
+    columns = {str(name): column.to_numpy() for name, column in table.items()}
+    run = write_run(tmp_path / "run", [])
+    table.to_parquet(run / STEPS_DIR / "0.parquet")
+    record = figures(dataclasses.replace(record, steps_file=f"{STEPS_DIR}/0.parquet"), columns)
+    append_records(run, [record])
+    kept = [finding for finding in validate(run) if "keeps decoded pixels" in finding.message]
+    assert (kept == []) is valid
