@@ -165,6 +165,10 @@ class Dataset(ABC):
         """Return the bytes of the image file of sample `index`, unchanged, and its label."""
         raise NotImplementedError(f"{type(self).__name__} has no image files")
 
+    def file_sizes(self) -> npt.NDArray[np.int64] | None:
+        """Return the bytes of each sample's image file, int64 [n]; None if they are known only by reading it."""
+        return None
+
     def __len__(self) -> int:
         return self.info.count
 

@@ -1,10 +1,13 @@
 """Cut a dataset, or extend a small real sample to a realistic size."""
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Sequence
+from random import Random
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from PIL import Image as PilImage
 
 from storebench.datasets.base import Dataset, DatasetInfo, DatasetSpec, Image, Origin, Provenance
@@ -50,6 +53,10 @@ class ChosenSamples(Dataset):
 
     def locate(self, index: int) -> str:
         return self.source.locate(self.place(index))
+
+    def file_sizes(self) -> npt.NDArray[np.int64] | None:
+        sizes = self.source.file_sizes()
+        return None if sizes is None else sizes[[self.place(index) for index in range(len(self))]]
 
     def place(self, index: int) -> int:
         """Return the index in the source of the image that sample `index` is, or is made of."""
@@ -117,9 +124,10 @@ def select(source: Dataset, spec: DatasetSpec, *, by_class: bool) -> Dataset:
 
 
 def _subset(source: Dataset, count: int, *, strided: bool) -> Dataset:
-    """Return the first samples, or evenly spread ones."""
-    spread = [at * len(source) // count for at in range(count)] if strided else range(count)
-    return ChosenSamples(source, spread, (count, "subset", strided))
+    """Return the first samples, or one at random of each of so many equal parts."""
+    ends, random = [at * len(source) // count for at in range(count + 1)], Random(count)
+    spread = [random.randrange(*part) for part in itertools.pairwise(ends)] if strided else range(count)
+    return ChosenSamples(source, spread, (count, "one of each part" if strided else "first"))
 
 
 def places_in(dataset: Dataset, source: Dataset) -> Sequence[int]:

@@ -13,6 +13,7 @@ from storebench.arrays import ImageShape, ImageSize
 from storebench.datasets import images
 from storebench.datasets.base import Dataset, DatasetInfo, Image, Provenance
 from storebench.datasets.sources import (
+    SIZE,
     Statuses,
     check_index,
     fingerprint,
@@ -130,6 +131,9 @@ class FileDataset(ImageFiles):
     def locate(self, index: int) -> str:
         return str(self._found.root / self._found.paths[index])
 
+    def file_sizes(self) -> npt.NDArray[np.int64]:
+        return self._found.rows[:, SIZE].astype(np.int64)
+
     def _read(self, index: int) -> bytes:
         return read_file(Path(self.locate(index)), most_bytes=images.MOST_FILE_BYTES)
 
@@ -160,3 +164,6 @@ class Originals(Dataset):
 
     def locate(self, index: int) -> str:
         return self.source.locate(index)
+
+    def file_sizes(self) -> npt.NDArray[np.int64] | None:
+        return self.source.file_sizes()

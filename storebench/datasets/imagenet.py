@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
+import numpy.typing as npt
 
 from storebench.datasets import images
 from storebench.datasets.base import Dataset, DatasetInfo, Origin, Provenance
@@ -180,6 +181,9 @@ class TarDataset(ImageFiles):
 
     def locate(self, index: int) -> str:
         return f"{self._path}:{name_before(self._path, self._spans.place(index)[1])}"
+
+    def file_sizes(self) -> npt.NDArray[np.int64]:
+        return self._spans.sizes()
 
     def _read(self, index: int, most_bytes: int = images.MOST_FILE_BYTES) -> bytes:
         return self._spans.read(index, most_bytes=most_bytes)

@@ -7,6 +7,7 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from random import Random
 from statistics import median
 from typing import IO
 
@@ -316,9 +317,8 @@ def common_small_shape(read: ReadStart, count: int) -> ImageShape | None:
 
 
 def probed_headers(read: ReadStart, count: int) -> tuple[Header, ...]:
-    """Return the headers of at most 64 files, evenly spread; damaged ones are left out."""
-    probed = min(count, PROBED)
-    return tuple(_headers(read, (at * count // probed for at in range(probed))))
+    """Return the headers of at most 64 files at random; damaged ones are left out."""
+    return tuple(_headers(read, sorted(Random(count).sample(range(count), min(count, PROBED)))))
 
 
 def sizes_of(headers: Iterable[Header]) -> tuple[ImageSize, ...]:

@@ -32,7 +32,7 @@ Statuses = npt.NDArray[np.uint64]
 A file of which it says nothing has mode 0, and the number of the error as its size.
 """
 
-_MODE, _SIZE, _MTIME = 2, 3, 4
+_MODE, SIZE, _MTIME = 2, 3, 4
 Refusal = CorruptDataError | DataNotFoundError  # why a source file cannot be used
 
 
@@ -120,9 +120,9 @@ def row_of(status: os.stat_result) -> tuple[int, ...]:
 def names_digest(root: Path, names: Sequence[str], rows: Statuses) -> str:
     """Return a digest that identifies files: their names and sizes, and content or, of more than 64 MiB, times."""
     regular = (rows[:, _MODE] & np.uint64(0o170000)) == np.uint64(stat.S_IFREG)
-    whole = int(rows[regular, _SIZE].sum()) <= WHOLE_CONTENT_BYTES
+    whole = int(rows[regular, SIZE].sum()) <= WHOLE_CONTENT_BYTES
     digest = hashlib.blake2b(digest_size=16)
-    facts = rows[:, (_SIZE, _MTIME)].astype(np.int64).tolist()
+    facts = rows[:, (SIZE, _MTIME)].astype(np.int64).tolist()
     for name, path, readable, (size, time) in zip(names, paths_of(root, names), regular, facts, strict=True):
         content = b""
         try:

@@ -12,7 +12,7 @@ from typing import Any
 from storebench.codecs.decoders import DECODERS
 from storebench.datasets.images import JPEG
 from storebench.errors import DiskFullError
-from storebench.first_run.facts import ENOUGH_SAMPLES, FEWEST_SAMPLES, Machine, Samples
+from storebench.first_run.facts import ENOUGH_SAMPLES, FEWEST_SAMPLES, SHRUNK, Machine, Samples
 from storebench.runs.manifest import CHOSEN_BACKENDS, Whole
 from storebench.settings.backend import STREAM
 from storebench.settings.loop import NO_MODEL
@@ -84,9 +84,6 @@ SCALES = (1.0, 0.5, 0.25)
 """Shares of the wanted length, in the order in which they are tried."""
 
 FEWEST_STORES = 3
-
-SHRUNK = "lmdb+jpeg"
-"""JPEGs of the smallest squares from which a network still crops its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,7 +179,7 @@ def _backends(samples: Samples, machine: Machine, *, raw: bool) -> list[str]:
         codec,
         f"lmdb+{codec}{_reader(machine, samples.total_bytes)}",
         *([f"lmdb{_reader(machine, raw_bytes)}"] if raw else []),
-        *([SHRUNK] if 0 < samples.crop_side < samples.short_side else []),
+        *([SHRUNK] if samples.shrunk_bytes else []),
         *filter(None, [_decoding(samples, machine)]),
     ]
     return backends if len(backends) >= FEWEST_STORES else [*backends, f"hdf5+{codec}"]
@@ -362,16 +359,27 @@ class _Option:
     def passes(self) -> int:
         return math.ceil(self.steps / self.steps_per_pass)
 
+    def stored_bytes(self, backend: str) -> float:
+        """Return the bytes of a sample in a store."""
+        if backend == SHRUNK:
+            return self.samples.shrunk_bytes
+        return self.samples.file_bytes if _is_encoded(backend) else self.samples.raw_bytes
+
+    def measured_in(self, state: CacheState) -> list[str]:
+        """Return the stores to measure in a state: those that are too small for a cold one only if it was asked for."""
+        if state is not CacheState.COLD or "cache" in self.asked:
+            return list(self.backends)
+        return [name for name in self.backends if self.count * self.stored_bytes(name) >= COLD_LEAST_BYTES]
+
     @property
     def total_s(self) -> float:
         loading_s = 0.0
-        for backend, state in itertools.product(self.backends, self.states):
-            is_encoded = _is_encoded(backend)
-            sample_s = self.slow_s if is_encoded else self.fast_s
-            stored = self.samples.file_bytes if is_encoded else self.samples.raw_bytes
+        loaded = [(state, backend) for state in self.states for backend in self.measured_in(state)]
+        for cache, backend in loaded:
+            sample_s = self.slow_s if _is_encoded(backend) else self.fast_s
             served = min(self.steps, self.most_steps) * self.batch
-            epoch_s = served * (sample_s + stored / READ_BYTES_PER_S)
-            if state in _SEVERAL_PASSES:
+            epoch_s = served * (sample_s + self.stored_bytes(backend) / READ_BYTES_PER_S)
+            if cache in _SEVERAL_PASSES:
                 epoch_s = self.passes * self.steps_per_pass * self.batch * sample_s
             loading_s += PROCESS_START_S + epoch_s
         handing_s = PROCESS_START_S + self.handing_steps * self.pause_s
@@ -395,7 +403,7 @@ class _Option:
             **rule,
             "matrix": [
                 *map(self._matrix, self.states),
-                *(self._shrunk_matrix(state) for state in self.states if SHRUNK in self.backends),
+                *(self._shrunk_matrix(state) for state in self.states if SHRUNK in self.measured_in(state)),
                 *([self._handing_matrix()] if self.handing else []),
             ],
         }
@@ -405,7 +413,7 @@ class _Option:
             "threads": 1,
             "workers": self.workers,
             "batch_size": [self.batch],
-            "backends": [name for name in self.backends if name != SHRUNK],
+            "backends": [name for name in self.measured_in(state) if name != SHRUNK],
         }
         part = {"limit": self.count} if self.count < self.samples.count else {}
         side = {} if self.samples.side is None else {"image_size": self.samples.side}

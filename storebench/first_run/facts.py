@@ -1,5 +1,6 @@
 """The samples and the machine, as far as the choice of what to measure depends on them; found out within a second."""
 
+import dataclasses
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,16 +8,15 @@ from statistics import median
 
 from storebench.codecs.decoders import DECODERS, DEFAULT_DECODER, is_installed
 from storebench.datasets import DatasetSpec, open_dataset
-from storebench.datasets.base import LEAST_IMAGE_SIZE, Dataset
+from storebench.datasets.base import LEAST_IMAGE_SIZE
 from storebench.datasets.files import Originals
-from storebench.datasets.images import SIDE, Header, read_header
+from storebench.datasets.images import SIDE, probed_headers
 from storebench.datasets.listing import listings_in
 from storebench.errors import StorebenchError, UsageError
 from storebench.filesystem import nearest_folder
 from storebench.formats.registry import parse_backend
-from storebench.plan import usable_cores
 from storebench.probes.cgroup import memory_limit_bytes
-from storebench.probes.machine import IN_MEMORY, memory_bytes, mount_of
+from storebench.probes.machine import IN_MEMORY, memory_bytes, mount_of, usable_cores
 from storebench.progress import Progress, silent
 from storebench.stores.costs import sample_costs
 from storebench.units import number_of
@@ -30,10 +30,12 @@ ENOUGH_SAMPLES = 2_000
 NETWORK_SIDE = 224
 """Side of the images that most networks take."""
 
+SHRUNK = "lmdb+jpeg"
+"""JPEGs of the smallest squares from which a network still crops its own."""
+
 FITS_FRAC = 0.7
 """Share of memory that the page cache may take beside a training process."""
 
-FILES_LOOKED_AT = 16
 LOOK_S = 0.5
 
 
@@ -47,7 +49,9 @@ class Samples:
     """Side of the squares that every store serves; None for images of one size, which keep it."""
     raw_bytes: int
     file_bytes: float
-    """Bytes of an image file, the mean of a few; of a PNG where the samples are no files."""
+    """Mean bytes of the image files; of a few PNGs where the samples are no files."""
+    shrunk_bytes: float = 0.0
+    """Mean bytes of a few JPEGs of squares of `crop_side`; 0 where the samples are no larger files."""
     read_s: float
     """Seconds in one thread to make a sample of such a file."""
     kind: str = ""
@@ -100,7 +104,9 @@ def look_at(spec: DatasetSpec, stores: Path, progress: Progress = silent) -> Sam
         )
     files, side = dataset.original_info, spec.image_size
     height, width, _ = dataset.info.image_shape if files is None else files.image_shape
-    headers = [] if files is None else _headers(dataset)
+    headers = (
+        () if files is None else probed_headers(lambda index, _: dataset.original(index)[0], len(dataset))
+    )
     kinds = {header.kind for header in headers}
     shorter = int(median(min(header.width, header.height) for header in headers)) if headers else 0
     if side is None and files is not None and (height != width or height >= SIDE):
@@ -119,7 +125,7 @@ def look_at(spec: DatasetSpec, stores: Path, progress: Progress = silent) -> Sam
             container_note = f"the container as it is is left out: {error.what}"
     base = parse_backend("files+png" if files is None else "files+original")
     costs = sample_costs(dataset, base, side, limit_s=LOOK_S)
-    return Samples(
+    samples = Samples(
         count=len(dataset),
         are_files=files is not None,
         side=side,
@@ -132,11 +138,14 @@ def look_at(spec: DatasetSpec, stores: Path, progress: Progress = silent) -> Sam
         container_bytes=container_bytes,
         short_side=shorter,
     )
-
-
-def _headers(dataset: Dataset) -> list[Header]:
-    probed = min(len(dataset), FILES_LOOKED_AT)
-    return [read_header(dataset.original(at * len(dataset) // probed)[0]) for at in range(probed)]
+    if not 0 < samples.crop_side < shorter:
+        return samples
+    squares = open_dataset(
+        dataclasses.replace(spec, image_size=samples.crop_side), listings=listings_in(stores)
+    )
+    return dataclasses.replace(
+        samples, shrunk_bytes=sample_costs(squares, parse_backend(SHRUNK)).payload_bytes
+    )
 
 
 def machine_for(stores: Path) -> Machine:

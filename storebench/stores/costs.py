@@ -26,7 +26,7 @@ class SampleCosts:
 def sample_costs(
     dataset: Dataset, backend: Backend, side: int | None = None, *, limit_s: float = LIMIT_S
 ) -> SampleCosts:
-    """Encode and decode a few samples, evenly spread over a dataset, as `backend` would."""
+    """Encode and decode a few samples at random, as `backend` would; sizes are those of all image files if it keeps them."""
     codec = get_codec(str(decoding_of(backend.codec, backend.codec_options)))
     source, shape = dataset, dataset.info.image_shape
     if any_size(backend.codec):
@@ -34,13 +34,9 @@ def sample_costs(
         edge = side or min(source.info.image_shape[:2])
         shape = (edge, edge, 3)
     out, count = np.empty(shape, np.uint8), len(source)
-    probed = min(count, PROBED)
-    # In random order, so that an early end does not leave the last classes out.
-    order = random.Random(count).sample(range(probed), probed)
     codec.decode_into(_payload(source, codec, 0), out)  # loads what the library loads once
     sizes, decoding_s, begun = [], 0.0, time.perf_counter()
-    for number in order:
-        index = number * count // probed
+    for index in random.Random(count).sample(range(count), min(count, PROBED)):
         payload = _payload(source, codec, index)
         started = time.perf_counter()
         codec.decode_into(payload, out)
@@ -48,7 +44,15 @@ def sample_costs(
         decoding_s += time.perf_counter() - started
         if time.perf_counter() - begun > limit_s:
             break
-    return SampleCosts(payload_bytes=sum(sizes) / len(sizes), decode_s=decoding_s / len(sizes))
+    probed_bytes, all_sizes = (
+        sum(sizes) / len(sizes),
+        source.file_sizes() if any_size(backend.codec) else None,
+    )
+    payload_bytes = probed_bytes if all_sizes is None else float(all_sizes.mean())
+    # Larger files take longer to decode.
+    return SampleCosts(
+        payload_bytes=payload_bytes, decode_s=decoding_s / len(sizes) * payload_bytes / probed_bytes
+    )
 
 
 def _payload(source: Dataset, codec: Codec, index: int) -> bytes:

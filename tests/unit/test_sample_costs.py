@@ -11,7 +11,7 @@ from storebench.formats import parse_backend
 from storebench.plan import plan_run
 from storebench.scenario import make_scenario
 from storebench.stores.costs import sample_costs
-from tests.support.photo_folders import write_photos
+from tests.support.photo_folders import photo_file, write_photos
 
 
 def test_a_few_samples_tell_what_each_codec_stores(tmp_path: Path) -> None:
@@ -25,6 +25,18 @@ def test_a_few_samples_tell_what_each_codec_stores(tmp_path: Path) -> None:
     assert raw.payload_bytes == 256 * 256 * 3
     assert jpeg.payload_bytes < png.payload_bytes < raw.payload_bytes
     assert png.decode_s > raw.decode_s > 0
+
+
+@pytest.mark.parametrize("every", [2, 4, 15])
+def test_files_of_unlike_sizes_in_turn_are_counted_in_all(tmp_path: Path, every: int) -> None:
+    for number in range(120):
+        side = 400 if number % every == 0 else 24
+        (tmp_path / f"{number:03d}.jpg").write_bytes(photo_file(number, (side, side)))
+    mean_bytes = mean(path.stat().st_size for path in tmp_path.iterdir())
+    for limit in (None, 60):
+        dataset = open_dataset(DatasetSpec(name=f"folder:{tmp_path}", limit=limit))
+        costs = sample_costs(dataset, parse_backend("original"), 224, limit_s=9.0)
+        assert costs.payload_bytes == pytest.approx(mean_bytes, rel=0.4 if limit else 1e-9)
 
 
 def test_samples_without_files_and_damaged_ones_are_refused(tmp_path: Path) -> None:

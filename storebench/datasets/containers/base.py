@@ -199,6 +199,10 @@ class Container(ABC):
         """Return the files that hold some of the samples, in the order of all files."""
         return list(self.files)
 
+    def file_sizes(self) -> npt.NDArray[np.int64] | None:
+        """Return the bytes of each image file; None if they are known only by reading it."""
+        return None
+
     @abstractmethod
     def locate(self, index: int) -> str: ...
 
@@ -262,6 +266,9 @@ class Spans:
         path, offset, size = self.place(index)
         return read_at(path, offset, min(size + behind, most_bytes))
 
+    def sizes(self) -> npt.NDArray[np.int64]:
+        return np.array(self._sizes, np.int64)
+
     def digest(self) -> str:
         return fingerprint(*(column.tobytes() for column in (self._shards, self._offsets, self._sizes)))
 
@@ -304,6 +311,9 @@ class Ranges(Container):
 
     def files_of(self, indices: Iterable[int]) -> list[Path]:
         return list(dict.fromkeys(self.spans.place(index)[0] for index in indices))
+
+    def file_sizes(self) -> npt.NDArray[np.int64]:
+        return self.spans.sizes()
 
     def locate(self, index: int) -> str:
         path, offset, _ = self.spans.place(index)

@@ -2,6 +2,9 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
+
 from storebench.datasets.base import CONTAINER_PREFIX, Dataset, DatasetInfo, Image, Origin, Provenance
 from storebench.datasets.containers.base import Container, listed
 from storebench.datasets.containers.find import find_container
@@ -77,6 +80,9 @@ class ContainerImages(ImageFiles):
 
     def locate(self, index: int) -> str:
         return self.container.locate(index)
+
+    def file_sizes(self) -> npt.NDArray[np.int64] | None:
+        return self.container.file_sizes()
 
     def _read(self, index: int) -> bytes:
         image = self.container.served(index)

@@ -74,7 +74,9 @@ def test_a_smaller_size_is_spread_evenly(tmp_path: Path) -> None:
     whole = open_dataset(DatasetSpec(name="mnist"), tmp_path)
     cut = open_dataset(DatasetSpec(name="mnist", size=10), tmp_path)
     first = open_dataset(DatasetSpec(name="mnist", limit=10), tmp_path)
-    assert digests(cut) == digests(whole)[::3]
+    places = [digests(whole).index(digest) for digest in digests(cut)]
+    assert [place // 3 for place in places] == list(range(10))
+    assert len({place % 3 for place in places}) > 1, "a fixed stride may meet one kind of image only"
     assert digests(first) == digests(whole)[:10]
     assert cut.info.provenance.origin is Origin.REAL
 

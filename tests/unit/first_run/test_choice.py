@@ -23,6 +23,7 @@ PHOTOS = Samples(
     file_bytes=137_000,
     read_s=0.0019,
     kind="JPEG",
+    shrunk_bytes=25_000,
     short_side=375,
 )
 TINY = Samples(count=5_000, are_files=True, side=None, raw_bytes=32 * 32 * 3, file_bytes=900, read_s=0.00008)
@@ -55,7 +56,9 @@ def backends(first: FirstRun, cache: str = "warm") -> list[str]:
 def test_photographs_are_measured_as_files_and_pixels_warm_and_cold() -> None:
     first = chosen()
     stores = ["original", "lmdb+original", "lmdb", "lmdb+jpeg"]
-    assert backends(first) == backends(first, "cold") == stores
+    assert backends(first) == stores
+    # 2,000 small JPEGs would be read ahead within a few steps.
+    assert backends(first, "cold") == [name for name in stores if name != "lmdb+jpeg"]
     cells = scenario_of(first).cells()
     assert {cell.compute.kind for cell in loading(first)} == {ComputeKind.NONE}
     assert {cell.model for cell in cells} == {"none"}
@@ -79,7 +82,8 @@ def test_photographs_are_measured_as_files_and_pixels_warm_and_cold() -> None:
 def test_smaller_jpegs_and_faster_decoders_are_measured_where_they_make_sense(
     kind: str, short_side: int, decoders: tuple[str, ...], more: list[str]
 ) -> None:
-    samples = dataclasses.replace(PHOTOS, kind=kind, short_side=short_side)
+    shrunk_bytes = PHOTOS.shrunk_bytes if short_side > PHOTOS.crop_side else 0.0
+    samples = dataclasses.replace(PHOTOS, kind=kind, short_side=short_side, shrunk_bytes=shrunk_bytes)
     first = chosen(samples, dataclasses.replace(LAPTOP, decoders=decoders))
     asked = [name for matrix in first.scenario["matrix"] for name in matrix["backends"]]
     assert {*asked} == {"original", "lmdb+original", "lmdb", *more}
