@@ -37,7 +37,7 @@ from storebench.loading.loader import Loader, get_loader
 from storebench.loading.order import epoch_order, split_batches
 from storebench.probes.page_cache import warm
 from storebench.stores.convert import ensure_store
-from storebench.system.copying import load_kernel
+from storebench.system.kernel import load_kernel
 from storebench.training.loop import StepTimes, run_epoch
 from storebench.training.steps import NoStep
 

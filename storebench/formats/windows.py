@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storebench.arrays import ImageShape, Indices
-from storebench.system.copying import load_kernel
+from storebench.system.kernel import load_kernel
 
 Batch = npt.NDArray[np.uint8]
 """Pixels of several images, uint8 [n, H, W, C], C order, owned by the caller."""

@@ -14,7 +14,7 @@ from storebench.codecs.original import DRAWS, Choose, random_view
 from storebench.errors import CorruptDataError
 from storebench.formats.base import Batch, Indices, Reader
 from storebench.formats.windows import Windows, shape_of
-from storebench.system.copying import load_kernel
+from storebench.system.kernel import load_kernel
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 

@@ -31,7 +31,7 @@ from storebench.loading.order import epoch_order
 from storebench.manifest import Manifest
 from storebench.probes.batch_io import METER
 from storebench.probes.machine import scheduling
-from storebench.system.copying import load_kernel
+from storebench.system.kernel import load_kernel
 
 
 class ProcessSettings(dict[str, Any]):

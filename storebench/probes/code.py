@@ -8,7 +8,7 @@ import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
-CODE_SUFFIXES = (".py", ".so", ".pyd")
+CODE_SUFFIXES = (".py", ".c", ".so", ".pyd")
 CHANGED = "+changes"
 
 _DIGEST_BYTES = 16

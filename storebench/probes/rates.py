@@ -30,7 +30,7 @@ from storebench.fileio.whole_files import made_folder, write_whole
 from storebench.probes.machine import IN_MEMORY, mount_of
 from storebench.probes.page_cache import PAGE_BYTES, ask_to_evict
 from storebench.probes.page_count import opened
-from storebench.system.copying import load_kernel
+from storebench.system.kernel import load_kernel
 
 SEQUENTIAL_BYTES = 4 << 20
 DEPTHS = (1, 4, 16, 32)

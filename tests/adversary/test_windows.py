@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from storebench.system.copying import SOURCE, load_compiled
+from storebench.system.kernel import KERNEL, load_compiled
 from tests.support.quick_cli import storebench
 
 SIZE = ("--dataset", "imagenet", "--size", "12", "--synthetic")
@@ -30,8 +30,9 @@ COPIES = {
 def planted_kernel(honest: Path, cache: Path, scratch: Path, name: str) -> None:
     """Put a compiled kernel with a fault where the honest one would be kept, as its owner."""
     right, wrong = (KERNELS | COPIES)[name]
-    assert SOURCE.count(right) >= 1
-    assert load_compiled(SOURCE.replace(right, wrong, 1), scratch) is not None
+    source = KERNEL.read_text()
+    assert source.count(right) >= 1
+    assert load_compiled(source.replace(right, wrong, 1), scratch) is not None
     [kept], [faulty] = ([*folder.glob("*.so")] for folder in (honest / "storebench", scratch))
     shutil.copytree(honest, cache)
     shutil.copy(faulty, cache / "storebench" / kept.name)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from storebench.system.copying import load_compiled
+from storebench.system.kernel import load_compiled
 
 ANSWER = "int answer(void) { return 42; }"
 

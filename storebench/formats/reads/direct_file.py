@@ -26,7 +26,7 @@ from storebench.probes.page_count import (
     may_mincore,
     mincore_pages,
 )
-from storebench.system.copying import load_kernel
+from storebench.system.kernel import load_kernel
 from storebench.system.libc import LIBC
 
 Offsets = npt.NDArray[np.int64]

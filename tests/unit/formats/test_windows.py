@@ -15,7 +15,7 @@ from storebench.formats.base import Batch, Fetched, Indices, Reader
 from storebench.formats.memory.format import MemoryNativeReader, MemoryPythonReader
 from storebench.formats.registry import get_format
 from storebench.formats.windows import Windows
-from storebench.system.copying import load_kernel
+from storebench.system.kernel import load_kernel
 from storebench.testing.stores import build_small_store
 from storebench.testing.windows import sliced
 

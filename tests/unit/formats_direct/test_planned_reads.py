@@ -23,7 +23,7 @@ from storebench.formats.reads.planned import Turns
 from storebench.formats.registry import get_format
 from storebench.formats.windows import Windows
 from storebench.probes.page_cache import PAGE_BYTES, evict, resident
-from storebench.system.copying import load_kernel
+from storebench.system.kernel import load_kernel
 from storebench.testing.stores import SmallStore, build_small_store
 from storebench.testing.windows import sliced
 from tests.support.thinning import examples

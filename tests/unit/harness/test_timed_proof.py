@@ -16,7 +16,7 @@ from storebench.loading.evidence import SampleKeeper
 from storebench.loading.loader import ProcessLoader
 from storebench.loading.producer import Producer
 from storebench.results import KEPT_AT_LEAST, KEPT_BYTES, Cell, Coverage, Record, Status
-from storebench.system.copying import Kernel, load_kernel
+from storebench.system.kernel import Kernel, load_kernel
 from tests.support.harness_tools import Bench, cell_records, only_record, scenario, steps_of
 
 SAMPLES, BATCH = 50, 8
