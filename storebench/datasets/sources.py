@@ -179,10 +179,11 @@ def members(
                 yield Member(info.name, content.offset, content.size, plain=False)
             elif info.name.lower().endswith(suffixes):
                 which = f"a link to {info.linkname}, no file before it" if is_link else "not a regular file"
-                what = f"its member {info.name!r} is {which}"
-                raise CorruptDataError(
-                    what, where=where, hint="Pack the files themselves: tar -h, without -S."
+                what, hint = (
+                    f"its member {info.name!r} is {which}",
+                    "Pack the files themselves: tar -h, no -S.",
                 )
+                raise CorruptDataError(what, where=where, hint=hint)
             elif others is not None:
                 others.append(info.name)
 
@@ -221,11 +222,8 @@ def _headers(stream: BinaryIO, where: str, start: int, limit: int) -> Iterator[t
         while at < limit and not stream.read(tarfile.BLOCKSIZE).strip(b"\0"):
             at += tarfile.BLOCKSIZE
         if at == end:
-            what = (
-                "other content than a tar archive behind its end,"
-                if begin == at > start
-                else "truncated or damaged: no valid header"
-            )
+            follows = begin == at > start
+            what = "other content than a tar archive" if follows else "truncated or damaged: no valid header"
             raise _broken_tar(where, f"{what} at byte {at:,}")
 
 

@@ -189,6 +189,8 @@ def record_batches(path: Path) -> Iterator[pa.RecordBatch]:
             yield from (reader.get_batch(number) for number in range(reader.num_record_batches))
         else:
             yield from reader
+            while source.tell() < source.size():  # another stream behind the end of this one
+                yield from pa.ipc.open_stream(source)
 
 
 def _opened(source: pa.NativeFile) -> pa.RecordBatchStreamReader | pa.RecordBatchFileReader:

@@ -6,6 +6,7 @@ import importlib
 import itertools
 import os
 import re
+import struct
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -71,23 +72,27 @@ KINDS = (
     Kind("MDS", "mds:MdsShards", _starts(rb'\s*\{.*"shards"'), several=False),
     Kind("TFRecord", "tfrecord:TfRecords", lambda start: masked(crc32c(start[:8])) == start[8:12]),
 )
+
+
+def _is_mds(start: bytes) -> bool:
+    count, first = struct.unpack("<2I", start[:8].ljust(8, b"\0"))
+    return bool(count and first == 4 * (count + 2))  # the samples begin behind the table of their offsets
+
+
 _COMPRESSED = (
     *(("gzip", rb"\x1f\x8b"), ("zstd", rb"\x28\xb5\x2f\xfd"), ("zlib", rb"\x78[\x01\x5e\x9c\xda]")),
     *(("bzip2", rb"BZh[1-9]"), ("xz", rb"\xfd7zXZ\0"), ("LZ4", rb"\x04\x22\x4d\x18"), ("zip", rb"PK[\3\5]")),
 )
 _UNREAD = (
     Kind("a pointer of Git LFS, not the file", "", _starts(LFS_POINTER), hint="Run: git lfs pull."),
+    Kind(
+        "a shard of MDS without its index.json", "", _is_mds, hint="Put that beside it, and name the folder."
+    ),
     Kind("a web page", "", _starts(rb"(?i)\s*<(!doctype )?html"), hint="Fetch the file again."),
     *(
         Kind(f"compressed by {name}", "", _starts(start), hint="Unpack it first.")
         for name, start in _COMPRESSED
     ),
-)
-_MDS_SHARD = Kind(
-    "a shard of MDS, which is read by its index.json",
-    "",
-    bool,
-    hint="Put that beside it, and name the folder.",
 )
 
 START_BYTES = 4096
@@ -154,11 +159,9 @@ def _without_braces(pattern: str) -> Iterator[str]:
     if match is None:
         yield pattern
         return
-    first, last, words = match.groups()
-    low, high = ("0", "0") if words else sorted((first, last), key=int)
-    width = max(len(low), len(high)) if re.match("0[0-9]", low) or re.match("0[0-9]", high) else 0
-    numbers = (f"{number:0{width}}" for number in range(int(low), int(high) + 1))
-    for word in words.split(",") if words else numbers:
+    low, high = sorted((match[1] or "0", match[2] or "0"), key=int)
+    numbers = (f"{number:0{len(low)}}" for number in range(int(low), int(high) + 1))
+    for word in match[3].split(",") if match[3] else numbers:
         yield from _without_braces(pattern[: match.start()] + word + pattern[match.end() :])
 
 
@@ -168,17 +171,17 @@ def find_container(text: str, split: Split) -> Container:
     place = Path(path)
     files = _in_folder(place, split) if place.is_dir() else _of_split(_files_named(path), split, place)
     if not files:
-        what = f"no file is {known_kinds()} by its content"
-        raise DataNotFoundError(what, where=place, hint="Name a file of it.")
+        raise DataNotFoundError(f"no file is {known_kinds()} by its content", where=place, hint="Name one.")
     kinds = [kind_of(file) for file in files]
     first = next((kind for kind in kinds if kind is not None and kind.target), None)
     for file, kind in zip(files, kinds, strict=True):
-        # A TFRecord file without records has no bytes.
-        if first is None or not (kind is first or (first is KINDS[-1] and not file.stat().st_size)):
-            what = f"not {known_kinds() if first is None else first.words} by its content"
-            what, hint = (kind.words, kind.hint) if kind is not None and not kind.target else (what, "")
-            advice = "Name such a file, a folder of images, or --list FILE for a list."
+        is_empty = first is KINDS[-1] and not file.stat().st_size  # a TFRecord file without records
+        if first is None or not (kind is first or is_empty):
+            what, hint = f"not {first.words if first else known_kinds()} by its content", ""
+            if kind is not None and not kind.target:
+                what, hint = kind.words, kind.hint
             if first is None:
+                advice = "Name such a file, a folder of images, or --list FILE for a list."
                 raise DataNotFoundError(what, where=file, hint=hint or advice)
             raise CorruptDataError(what, where=file, hint=hint or "Replace it, or name a pattern without it.")
     assert first is not None
@@ -204,8 +207,6 @@ def kind_of(path: Path) -> Kind | None:
         start = stream.read(START_BYTES)
     if not start.strip(b"\0") and path.stat().st_size > _MOST_EMPTY_BYTES:
         return None
-    if re.search(r"\.mds(\.\w+)?$", path.name):
-        return _MDS_SHARD
     return next((kind for kind in (*KINDS, *_UNREAD) if kind.begins(start)), None)
 
 

@@ -66,12 +66,14 @@ class TarShards(Ranges):
             for place in places:
                 labels.add(classes[place])
         self.ignored = [name for name in sorted(extensions) if not _is_image(name)]
-        self.notes = [
-            "the folders in it are the classes" if by_folder else "",
-            _left_out(without, "sample", "without an image", []),
-            _left_out(beside.total(), "image", "of other fields", sorted(beside)),
-            _left_out(len(others), "member", "with no content in it", others),
-        ]
+        left_out = (
+            (without, "sample", "without an image left out"),
+            (beside.total(), "image", f"of other fields left out: {listed(sorted(beside))}"),
+            (len(others), "member", f"with no content in it left out: {listed(others)}"),
+        )
+        self.notes = [f"{number_of(count, noun)} {which}" for count, noun, which in left_out if count]
+        if by_folder:
+            self.notes.append("the folders in it are the classes")
         self.classes = labels.classes()
 
     def _samples(
@@ -144,11 +146,6 @@ def _split(name: str) -> tuple[str, str]:
     path = PurePosixPath(name)
     stem, _, extension = path.name.partition(".")
     return str(path.parent / stem), extension
-
-
-def _left_out(count: int, noun: str, which: str, names: Sequence[str]) -> str:
-    named = f": {listed(names)}" if names else ""
-    return f"{number_of(count, noun)} {which} left out{named}" if count else ""
 
 
 def _is_image(field: str) -> bool:
