@@ -5,6 +5,7 @@ import errno
 import gzip
 import hashlib
 import io
+import itertools
 import os
 import posixpath
 import stat
@@ -178,7 +179,9 @@ def members(
             if content := contents.get(posixpath.normpath(info.name)):
                 yield Member(info.name, content.offset, content.size, plain=False)
             elif info.name.lower().endswith(suffixes):
-                which = f"a link to {info.linkname}, no file before it" if is_link else "not a regular file"
+                which = (
+                    f"a link to {info.linkname}, which is no file in it" if is_link else "not a regular file"
+                )
                 what, hint = (
                     f"its member {info.name!r} is {which}",
                     "Pack the files themselves: tar -h, no -S.",
@@ -189,9 +192,10 @@ def members(
 
 
 def _contents(stream: BinaryIO, where: str, start: int, limit: int) -> dict[str, Member]:
-    """Return the content of each file, and of each link to one before it, by the name."""
+    """Return the content of each file, and of each link to one, by the name."""
     contents: dict[str, Member] = {}
-    for info, _ in _headers(stream, where, start, limit):
+    # The second time, links to files behind them are found, too.
+    for info, _ in itertools.chain(*(_headers(stream, where, start, limit) for _ in range(2))):
         name = posixpath.normpath(info.name)
         folder = posixpath.dirname(name) if info.issym() else ""
         target = contents.get(posixpath.normpath(posixpath.join(folder, info.linkname)))

@@ -79,20 +79,15 @@ def _is_mds(start: bytes) -> bool:
     return bool(count and first == 4 * (count + 2))  # the samples begin behind the table of their offsets
 
 
-_COMPRESSED = (
+_PACKED = (
     *(("gzip", rb"\x1f\x8b"), ("zstd", rb"\x28\xb5\x2f\xfd"), ("zlib", rb"\x78[\x01\x5e\x9c\xda]")),
     *(("bzip2", rb"BZh[1-9]"), ("xz", rb"\xfd7zXZ\0"), ("LZ4", rb"\x04\x22\x4d\x18"), ("zip", rb"PK[\3\5]")),
 )
 _UNREAD = (
     Kind("a pointer of Git LFS, not the file", "", _starts(LFS_POINTER), hint="Run: git lfs pull."),
-    Kind(
-        "a shard of MDS without its index.json", "", _is_mds, hint="Put that beside it, and name the folder."
-    ),
+    Kind("a shard of MDS without its index.json", "", _is_mds, hint="Copy that beside it; name the folder."),
     Kind("a web page", "", _starts(rb"(?i)\s*<(!doctype )?html"), hint="Fetch the file again."),
-    *(
-        Kind(f"compressed by {name}", "", _starts(start), hint="Unpack it first.")
-        for name, start in _COMPRESSED
-    ),
+    *(Kind(f"compressed by {word}", "", _starts(start), hint="Unpack it first.") for word, start in _PACKED),
 )
 
 START_BYTES = 4096
