@@ -83,6 +83,7 @@ READ: dict[str, tuple[bytes, list[tuple[int, int]], str]] = {
         [(0, 0), (0, 1), (0, 1)],
         "the folders in it are the classes",
     ),
+    "a link to a file behind it": (archive(("a.png", "-> b.png"), ("b.png", B)), [(1, 0), (1, 0)], ""),
     "a link into the archive before": (
         ONE + archive(("b.png", "a.png"), ("b.cls", b"1")),
         [(0, 0), (0, 1)],
@@ -192,27 +193,18 @@ def test_a_file_that_is_not_read_is_named(case: str, tmp_path: Path) -> None:
 # Files of a pattern or a folder.
 
 
-def parquet(path: Path, image: bytes) -> None:
-    pq.write_table(pa.table({"image": [image]}), path)
-
-
-def no_rows(path: Path) -> None:
-    pq.write_table(pa.table({"image": [A]}).slice(0, 0), path)
-
-
-def stream(image: bytes) -> bytes:
+def parquet(*images: bytes) -> bytes:
     buffer = io.BytesIO()
-    rows = pa.table({"image": [image]})
-    with pa.ipc.new_stream(buffer, rows.schema) as writer:
-        writer.write_table(rows)
+    pq.write_table(pa.table({"image": pa.array(images, pa.binary())}), buffer)
     return buffer.getvalue()
 
 
-def wrote(folder: Path, **files: bytes) -> Path:
-    folder.mkdir(exist_ok=True)
-    for name, content in files.items():
-        (folder / name.replace("__", "-", 1).replace("_", ".")).write_bytes(content)
-    return folder
+def stream(*images: bytes) -> bytes:
+    buffer = io.BytesIO()
+    rows = pa.table({"image": pa.array(images, pa.binary())})
+    with pa.ipc.new_stream(buffer, rows.schema) as writer:
+        writer.write_table(rows)
+    return buffer.getvalue()
 
 
 def tf(image: bytes) -> bytes:
@@ -223,6 +215,8 @@ FOLDERS: dict[str, tuple[dict[str, bytes], str, list[int]]] = {
     "an empty shard first": ({"0.tar": archive(), "1.tar": TWO}, "*.tar", [1]),
     "an empty shard last": ({"0.tar": ONE, "1.tar": archive()}, "*.tar", [0]),
     "an empty TFRecord": ({"0.tfrecord": b"", "1.tfrecord": tf(B)}, "*.tfrecord", [1]),
+    "an empty Parquet file": ({"0.parquet": parquet(), "1.parquet": parquet(B)}, "*.parquet", [1]),
+    "an empty Arrow file": ({"0.arrow": stream(), "1.arrow": stream(B)}, "*.arrow", [1]),
     "TFRecords without endings": ({"a-0-of-2": tf(A), "a-1-of-2": b"", "README": b"text"}, "a-*", [0]),
     "an index and marks beside": (
         {
@@ -284,6 +278,13 @@ BESIDE: dict[str, tuple[dict[str, bytes], str, str]] = {
     "pointers": ({"train-0.parquet": LFS, "README.md": b"text"}, "", "a pointer of Git LFS"),
     "a pointer of LMDB": ({"data.mdb": LFS, "lock.mdb": LFS}, "", "a pointer of Git LFS"),
     "a pointer of HDF5": ({"a.h5": LFS}, "/a.h5", "a pointer of Git LFS"),
+    "two Parquet files in one": ({"a.parquet": parquet(A) * 2}, "", "the second from byte"),
+    "bytes behind an Arrow stream": (
+        {"a.arrow": stream(A) + b"text behind it"},
+        "",
+        "a.arrow: cannot be read",
+    ),
+    "bytes behind a TFRecord": ({"a.tfrecord": tf(A) + bytes(600)}, "", "no record begins at byte"),
     "a packed TFRecord": ({"a.tfrecord": gzip.compress(tf(A))}, "", "compressed by gzip"),
     "img2dataset": (
         {"0.tar": archive(("0.jpg", A)), "0.parquet": b"PAR1" * 3, "0_stats.json": b"{}"},
