@@ -6,7 +6,6 @@ import importlib
 import itertools
 import os
 import re
-import struct
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -74,20 +73,17 @@ KINDS = (
 )
 
 
-def _is_mds(start: bytes) -> bool:
-    count, first = struct.unpack("<2I", start[:8].ljust(8, b"\0"))
-    return bool(count and first == 4 * (count + 2))  # the samples begin behind the table of their offsets
-
-
 _PACKED = (
     *(("gzip", rb"\x1f\x8b"), ("zstd", rb"\x28\xb5\x2f\xfd"), ("zlib", rb"\x78[\x01\x5e\x9c\xda]")),
     *(("bzip2", rb"BZh[1-9]"), ("xz", rb"\xfd7zXZ\0"), ("LZ4", rb"\x04\x22\x4d\x18"), ("zip", rb"PK[\3\5]")),
 )
 _UNREAD = (
     Kind("a pointer of Git LFS, not the file", "", _starts(LFS_POINTER), hint="Run: git lfs pull."),
-    Kind("a shard of MDS without its index.json", "", _is_mds, hint="Copy that beside it; name the folder."),
     Kind("a web page", "", _starts(rb"(?i)\s*<(!doctype )?html"), hint="Fetch the file again."),
     *(Kind(f"compressed by {word}", "", _starts(start), hint="Unpack it first.") for word, start in _PACKED),
+)
+_MDS_SHARD = Kind(
+    "a shard of MDS, read by its index.json", "", bool, hint="Put both in a folder, and name that."
 )
 
 START_BYTES = 4096
@@ -202,6 +198,8 @@ def kind_of(path: Path) -> Kind | None:
         start = stream.read(START_BYTES)
     if not start.strip(b"\0") and path.stat().st_size > _MOST_EMPTY_BYTES:
         return None
+    if ".mds" in path.suffixes:
+        return _MDS_SHARD
     return next((kind for kind in (*KINDS, *_UNREAD) if kind.begins(start)), None)
 
 
@@ -219,8 +217,9 @@ def _in_folder(folder: Path, split: Split) -> list[Path]:
         if not of_split:
             raise _no_split(folder, split)
         return _in_folder(of_split[0], Split.TRAIN)
-    files = [folder / name for name in names if not name.lower().endswith(EXTENSIONS)]
-    kinds = {file: kind for file in files if file.is_file() and (kind := kind_of(file)) is not None}
+    paths = (folder / name for name in names if not name.lower().endswith(EXTENSIONS))
+    files = [path for path in paths if path.is_file()]
+    kinds = {file: kind for file in files if (kind := kind_of(file)) is not None}
     read = {file: kind for file, kind in kinds.items() if kind.target}
     examples = {kind.words: file for file, kind in read.items()}
     if len(examples) > 1:
@@ -228,7 +227,8 @@ def _in_folder(folder: Path, split: Split) -> list[Path]:
         raise UsageError(f"{' and '.join(examples)} in one folder", where=folder, hint=f"Name {patterns}.")
     # Files that are named like those of the container belong to it, whatever they hold.
     alike = {_numberless(file) for file, kind in read.items() if kind.several}
-    belong = [file for file in files if file in read or (_numberless(file) in alike and file.is_file())]
+    packed = [file for file in kinds if _numberless(file.with_suffix("")) in alike]  # 1.tar.gz
+    belong = [file for file in files if file in read or file in packed or _numberless(file) in alike]
     return _of_split(belong or list(kinds), split, folder)
 
 

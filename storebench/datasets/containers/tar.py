@@ -21,6 +21,7 @@ from storebench.units import number_of
 JSON = "json"
 MOST_LABEL_BYTES = 1 << 20
 T = TypeVar("T")
+Fields = dict[str, Member]
 
 
 class TarShards(Ranges):
@@ -28,7 +29,8 @@ class TarShards(Ranges):
 
     def scan(self) -> None:
         self.spans = Spans(self.files)
-        labels, extensions, others = Labels(self.files[0], self.asked), set[str](), list[str]()
+        labels, others = Labels(self.files[0], self.asked), list[str]()
+        extensions, lone = set[str](), set[str]()  # of samples with an image, and of those without one
         without, beside, is_labelled = 0, Counter[str](), False
         folders, places = dict[str, int](), array("i")  # numbers of the folders, and that of each sample
         for shard, path in enumerate(self.files):
@@ -37,11 +39,12 @@ class TarShards(Ranges):
             with open_source(path) as stream:
                 for key, fields in self._samples(stream, path, others):
                     where = f"{path}:{key}"
-                    extensions |= fields.keys()
                     label, image = self._label(stream, where, fields), self.image_of(fields, where)
                     if image is None:
                         apart[key] = label
+                        lone |= fields.keys()
                         continue
+                    extensions |= fields.keys()
                     samples.append((key, label))
                     places.append(folders.setdefault(key.rpartition("/")[0], len(folders)))
                     self.spans.append(shard, image.offset, image.size)
@@ -56,7 +59,7 @@ class TarShards(Ranges):
             without += len(apart)
         if not len(self.spans):
             raise CorruptDataError(
-                f"no sample has an image; its fields are {listed(sorted(extensions))}",
+                f"no sample has an image; its fields are {listed(sorted(lone))}",
                 where=self.files[0],
                 hint="Name the field of the images: write #IMAGE,LABEL behind the path.",
             )
@@ -76,9 +79,7 @@ class TarShards(Ranges):
             self.notes.append("the folders in it are the classes")
         self.classes = labels.classes()
 
-    def _samples(
-        self, stream: BinaryIO, path: Path, others: list[str]
-    ) -> Iterator[tuple[str, dict[str, Member]]]:
+    def _samples(self, stream: BinaryIO, path: Path, others: list[str]) -> Iterator[tuple[str, Fields]]:
         """Yield the key of each sample of a shard, and its members by extension."""
         needed = (*LABEL_FIELDS, JSON, *filter(None, (self.asked.image, self.asked.label)))
         suffixes = (*EXTENSIONS, *(f".{name}".lower() for name in needed))
@@ -127,7 +128,7 @@ class TarShards(Ranges):
             )
         return fields[images[0]] if images else None
 
-    def _label(self, stream: BinaryIO, where: str, fields: dict[str, Member]) -> Any:
+    def _label(self, stream: BinaryIO, where: str, fields: Fields) -> Any:
         """Return a label: the content of its own field, or a value in the JSON of the sample; None without one."""
         names = [self.asked.label] if self.asked.label else LABEL_FIELDS
         alike = {name.lower(): name for name in fields} | {name: name for name in fields}

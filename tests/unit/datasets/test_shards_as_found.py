@@ -105,6 +105,11 @@ READ: dict[str, tuple[bytes, list[tuple[int, int]], str]] = {
         [(0, 1), (1, 0)],
         "1 sample without an image left out",
     ),
+    "labels under other keys": (
+        archive(("images/a.png", A), ("labels/a.cls", b"1")),
+        [(0, 0)],
+        "1 sample without an image left out; no label found, so every label is 0",
+    ),
     "class folders": (
         archive(("./all/cat/0.png", A), ("./all/dog/0.png", B), ("./all/dog/more/0.png", C)),
         [(0, 0), (1, 1), (2, 1)],
@@ -274,6 +279,11 @@ def test_shards_beside_a_folder_without_images_are_found(tmp_path: Path) -> None
 BESIDE: dict[str, tuple[dict[str, bytes], str, str]] = {
     "a damaged shard": ({"0.tar": ONE, "1.tar": b"x" * 600}, "", "1.tar: not tar shards by its content"),
     "a packed shard": ({"0.tar": ONE, "1.tar": gzip.compress(TWO)}, "", "1.tar: compressed by gzip"),
+    "a packed shard by its name": (
+        {"0.tar": ONE, "1.tar.gz": gzip.compress(TWO)},
+        "",
+        "1.tar.gz: compressed",
+    ),
     "an empty file": ({"0.tar": ONE, "1.tar": b""}, "", "1.tar: not tar shards by its content"),
     "pointers": ({"train-0.parquet": LFS, "README.md": b"text"}, "", "a pointer of Git LFS"),
     "a pointer of LMDB": ({"data.mdb": LFS, "lock.mdb": LFS}, "", "a pointer of Git LFS"),
@@ -308,11 +318,13 @@ def test_a_folder_that_is_not_read_as_a_whole_is_refused(case: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("below", ["", "/shard.00000.mds"])
-def test_mds_without_its_index_is_named(below: str, tmp_path: Path) -> None:
-    mds(tmp_path / "data", [(A, 0), (B, 1)])
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_mds_without_its_index_is_named(below: str, compression: str | None, tmp_path: Path) -> None:
+    mds(tmp_path / "data", [(A, 0), (B, 1)], compression)
+    below += f".{compression}" if below and compression else ""
     (tmp_path / "data" / "index.json").unlink()
     assert is_container(f"{tmp_path}/data{below}")
-    with pytest.raises(StorebenchError, match=r"a shard of MDS without its index\.json"):
+    with pytest.raises(StorebenchError, match=r"a shard of MDS, read by its index\.json"):
         opened(f"{tmp_path}/data{below}")
 
 
