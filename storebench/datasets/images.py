@@ -26,6 +26,8 @@ EXTENSIONS = (
     *(".tif", ".tiff", ".gif", ".ppm", ".pgm", ".pbm", ".pnm"),
 )
 
+LFS_POINTER = b"version https://git-lfs"  # begins the file that Git leaves in place of a large one
+
 MOST_FILE_BYTES = 1 << 30
 """Bound on an image file: more than the largest image that Pillow accepts takes uncompressed."""
 
@@ -207,6 +209,8 @@ def _jpeg(content: BytesLike) -> Header:
 
 
 def _other(content: BytesLike) -> Header:
+    if bytes(content[:30]).startswith(LFS_POINTER):
+        raise CorruptDataError("a pointer of Git LFS, not the file", hint="Run: git lfs pull.")
     try:
         with open_image(bytes(content)) as image:
             width, height = image.size

@@ -5,7 +5,9 @@ import errno
 import gzip
 import hashlib
 import io
+import itertools
 import os
+import posixpath
 import stat
 import tarfile
 import zlib
@@ -149,6 +151,7 @@ class Member:
     name: str
     offset: int
     size: int
+    plain: bool = True  # no link, and before the first end marker, as every program reads it
 
 
 def members(
@@ -158,27 +161,74 @@ def members(
     end: int | None = None,
     *,
     suffixes: tuple[str, ...] = (),
+    others: list[str] | None = None,
 ) -> Iterator[Member]:
-    """Yield the regular files of the tar archive in ``stream[start:end]``, in order; names with `suffixes` must be."""
+    """Yield the files of the tar archives in ``stream[start:end]``, in order, and links to them.
+
+    Other members with one of `suffixes` are refused; the names of the rest are appended to `others`.
+    """
     limit = stream.seek(0, os.SEEK_END) if end is None else end
-    stream.seek(start)
-    try:
-        with tarfile.open(fileobj=stream, mode="r:", encoding="utf-8") as archive:
-            while (info := archive.next()) is not None:
-                archive.members = []  # type: ignore[attr-defined] # a million of them would take a gigabyte
-                if info.offset_data + info.size > limit:
-                    raise _broken_tar(where, f"truncated: a member of {info.size:,} bytes does not fit")
-                if info.isreg() and not info.issparse():
-                    yield Member(info.name, info.offset_data, info.size)
-                elif not info.isdir() and info.name.lower().endswith(suffixes):
-                    raise _broken_tar(where, f"its member {info.name!r} is not a regular file")
-            at = archive.offset
-    except (tarfile.TarError, ValueError) as error:
-        raise _broken_tar(where, f"not a tar archive, or a truncated one ({error})") from error
-    # An archive ends with empty blocks; tarfile takes damage for the end, too.
-    stream.seek(at)
-    if stream.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
-        raise _broken_tar(where, f"truncated or damaged: no valid header at byte {at:,}")
+    contents: dict[str, Member] = {}
+    for info, is_first in _headers(stream, where, start, limit):
+        if info.isreg() and not info.issparse():
+            yield Member(info.name, info.offset_data, info.size, is_first)
+        elif not info.isdir():
+            is_link = info.islnk() or info.issym()
+            if is_link and not contents:  # without links, a million names would take memory for nothing
+                contents = _contents(stream, where, start, limit)
+            if content := contents.get(posixpath.normpath(info.name)):
+                yield Member(info.name, content.offset, content.size, plain=False)
+            elif info.name.lower().endswith(suffixes):
+                which = (
+                    f"a link to {info.linkname}, which is no file in it" if is_link else "not a regular file"
+                )
+                what, hint = (
+                    f"its member {info.name!r} is {which}",
+                    "Pack the files themselves: tar -h, no -S.",
+                )
+                raise CorruptDataError(what, where=where, hint=hint)
+            elif others is not None:
+                others.append(info.name)
+
+
+def _contents(stream: BinaryIO, where: str, start: int, limit: int) -> dict[str, Member]:
+    """Return the content of each file, and of each link to one, by the name."""
+    contents: dict[str, Member] = {}
+    # The second time, links to files behind them are found, too.
+    for info, _ in itertools.chain(*(_headers(stream, where, start, limit) for _ in range(2))):
+        name = posixpath.normpath(info.name)
+        folder = posixpath.dirname(name) if info.issym() else ""
+        target = contents.get(posixpath.normpath(posixpath.join(folder, info.linkname)))
+        if info.isreg() and not info.issparse():
+            contents[name] = Member(name, info.offset_data, info.size)
+        elif target is not None:
+            contents[name] = target
+    return contents
+
+
+def _headers(stream: BinaryIO, where: str, start: int, limit: int) -> Iterator[tuple[tarfile.TarInfo, bool]]:
+    """Yield the headers of an archive and of those that follow it, and whether they are of the first one."""
+    at = start
+    while at < limit or at == start:
+        stream.seek(begin := at)
+        try:
+            with tarfile.open(fileobj=stream, mode="r:", encoding="utf-8") as archive:
+                while (info := archive.next()) is not None:
+                    archive.members = []  # type: ignore[attr-defined] # a million of them would take a gigabyte
+                    if not info.issparse() and info.offset_data + info.size > limit:
+                        raise _broken_tar(where, f"truncated: a member of {info.size:,} bytes does not fit")
+                    yield info, begin == start
+                end = at = archive.offset
+        except (tarfile.TarError, ValueError) as error:
+            raise _broken_tar(where, f"not a tar archive, or a truncated one ({error})") from error
+        # An archive ends with empty blocks; tarfile takes damage for the end, too.
+        stream.seek(at)
+        while at < limit and not stream.read(tarfile.BLOCKSIZE).strip(b"\0"):
+            at += tarfile.BLOCKSIZE
+        if at == end:
+            follows = begin == at > start
+            what = "other content than a tar archive" if follows else "truncated or damaged: no valid header"
+            raise _broken_tar(where, f"{what} at byte {at:,}")
 
 
 def _broken_tar(where: str, what: str) -> CorruptDataError:

@@ -67,8 +67,9 @@ def _kind_of(path: Path) -> tuple[Path, str]:
         hint = "Name a file, or the pattern or folder of a container."
         raise DataNotFoundError("no file to inspect", where=path, hint=hint)
     kind = kind_of(file)
-    if kind is None:
-        raise CorruptDataError(f"not {known_kinds()} by its content", where=file)
+    if kind is None or not kind.target:
+        what = f"not {known_kinds()} by its content" if kind is None else kind.words
+        raise CorruptDataError(what, where=file, hint=kind.hint if kind else None)
     if kind.words in _FORMATS:
         get_format(_FORMATS[kind.words])  # its error says how to install a missing library
     return file, kind.words

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from storebench.datasets.base import Image
-from storebench.datasets.containers.base import Container, Labels, reading_file
+from storebench.datasets.containers.base import Container, Labels, read_at, reading_file
 from storebench.datasets.containers.pixels import image_or_pixels
 from storebench.errors import CorruptDataError
 
@@ -154,7 +154,16 @@ class ParquetRows(Rows):
 
     def layout(self, path: Path) -> tuple[pa.Schema, list[int]]:
         with pq.ParquetFile(path) as file:
-            groups = map(file.metadata.row_group, range(file.num_row_groups))
+            about = file.metadata
+            groups = list(map(about.row_group, range(about.num_row_groups)))
+            for last in (group.column(about.num_columns - 1) for group in groups[-1:]):
+                end = (last.dictionary_page_offset or last.data_page_offset) + last.total_compressed_size
+                begin = path.stat().st_size - end - about.serialized_size - 8
+                if (
+                    begin > 0 and read_at(path, begin - 4, 8) == b"PAR1PAR1"
+                ):  # places are those of the second one
+                    what = f"two files in one, the second from byte {begin:,}"
+                    raise CorruptDataError(what, where=path, hint="Name the files that were joined.")
             return file.schema_arrow, [group.num_rows for group in groups]
 
     def batches(self, path: Path, number: int, column: str) -> Iterator[pa.RecordBatch]:
@@ -189,6 +198,8 @@ def record_batches(path: Path) -> Iterator[pa.RecordBatch]:
             yield from (reader.get_batch(number) for number in range(reader.num_record_batches))
         else:
             yield from reader
+            while source.tell() < source.size():  # another stream behind the end of this one
+                yield from pa.ipc.open_stream(source)
 
 
 def _opened(source: pa.NativeFile) -> pa.RecordBatchStreamReader | pa.RecordBatchFileReader:

@@ -7,7 +7,7 @@ import itertools
 import os
 import re
 import tarfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,11 +17,12 @@ from storebench.datasets.folder import (
     TEST_FOLDERS,
     TRAIN_FOLDERS,
     are_both,
+    has_class_folders,
     is_left_out,
     split_of,
     split_word,
 )
-from storebench.datasets.images import EXTENSIONS
+from storebench.datasets.images import EXTENSIONS, LFS_POINTER
 from storebench.datasets.sources import open_source, read_file, unreadable
 from storebench.errors import (
     CorruptDataError,
@@ -36,15 +37,18 @@ from storebench.settings.words import Split
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of container: its name, the class that reads it, and the test of a file's first bytes."""
+    """One kind of file: its name, the class that reads it, and the test of a file's first bytes."""
 
     words: str
-    target: str
+    target: str  # "" for a kind that is known, and not read
     begins: Callable[[bytes], object]
     several: bool = True  # whether its samples may be in several files
+    hint: str = ""  # what to do about a kind that is not read
 
 
 def _is_tar(start: bytes) -> bool:
+    if not start.strip(b"\0"):
+        return len(start) >= tarfile.BLOCKSIZE  # an archive without members
     try:
         tarfile.TarInfo.frombuf(start[: tarfile.BLOCKSIZE], "utf-8", "surrogateescape")
     except tarfile.HeaderError:
@@ -68,11 +72,28 @@ KINDS = (
     Kind("TFRecord", "tfrecord:TfRecords", lambda start: masked(crc32c(start[:8])) == start[8:12]),
 )
 
+
+_PACKED = (
+    *(("gzip", rb"\x1f\x8b"), ("zstd", rb"\x28\xb5\x2f\xfd"), ("zlib", rb"\x78[\x01\x5e\x9c\xda]")),
+    *(("bzip2", rb"BZh[1-9]"), ("xz", rb"\xfd7zXZ\0"), ("LZ4", rb"\x04\x22\x4d\x18"), ("zip", rb"PK[\3\5]")),
+)
+_UNREAD = (
+    Kind("a pointer of Git LFS, not the file", "", _starts(LFS_POINTER), hint="Run: git lfs pull."),
+    Kind("a web page", "", _starts(rb"(?i)\s*<(!doctype )?html"), hint="Fetch the file again."),
+    *(Kind(f"compressed by {word}", "", _starts(start), hint="Unpack it first.") for word, start in _PACKED),
+)
+_MDS_SHARD = Kind(
+    "a shard of MDS, read by its index.json", "", bool, hint="Put both in a folder, and name that."
+)
+
 START_BYTES = 4096
 STATE, INDEX = "state.json", "index.json"
 _LOOKED_AT = 64  # most entries of a folder that are looked at to know it
+_MOST_EMPTY_BYTES = 1 << 20  # of an archive without members; a larger file of zeros was never written
+_MOST_FILES = 100_000  # that braces may name
 
-_PATTERN = re.compile(r"[*?\[]")
+_BRACES = re.compile(r"\{(?:(\d+)\.\.(\d+)|([^{}]*,[^{}]*))\}")
+_PATTERN = re.compile(rf"[*?\[]|::|{_BRACES.pattern}")
 _SPLIT = re.compile(rf"(?<![a-z])({'|'.join(TRAIN_FOLDERS + TEST_FOLDERS)})(?![a-z])", re.IGNORECASE)
 
 
@@ -93,42 +114,68 @@ def is_container(text: str) -> bool:
     folder = Path(path)
     if any((folder / name).is_file() for name in (INDEX, STATE)):
         return True
-    if folder.stat().st_nlink > 2:  # it has folders, of classes or splits: a million images are not looked at
-        return any(path.is_dir() and is_container(str(path)) for path in map(folder.joinpath, TRAIN_FOLDERS))
-    with contextlib.suppress(OSError, StorebenchError), os.scandir(folder) as entries:
-        for entry in itertools.islice(entries, _LOOKED_AT):
-            if entry.name.lower().endswith(EXTENSIONS):
-                return False
-            if entry.is_file() and not is_left_out(entry.name) and kind_of(Path(entry.path)) is not None:
+    with contextlib.suppress(OSError, StorebenchError):
+        # Where there are no folders, of classes or splits, a million images are not looked at.
+        if folder.stat().st_nlink != 2:
+            if any(path.is_dir() and is_container(str(path)) for path in map(folder.joinpath, TRAIN_FOLDERS)):
                 return True
+            if has_class_folders(folder):
+                return False
+        with os.scandir(folder) as entries:
+            files = [Path(entry) for entry in itertools.islice(entries, _LOOKED_AT) if entry.is_file()]
+        images = [file for file in files if file.name.lower().endswith(EXTENSIONS)]
+        others = (file for file in files if file not in images and not is_left_out(file.name))
+        return len(images) < sum(kind_of(file) is not None for file in others)
     return False
+
+
+def _files_named(path: str) -> list[Path]:
+    """Return the files that a path or a pattern names, as a shell and WebDataset read it: {000..031}, {a,b}, and ::."""
+    if not _PATTERN.search(path) or os.path.exists(path):  # noqa: PTH110 - Path raises for a long name
+        return [Path(path)]
+    names = set[str]()
+    for pattern in itertools.chain.from_iterable(map(_without_braces, path.split("::"))):
+        is_glob = re.search(r"[*?\[]", pattern) and not os.path.exists(pattern)  # noqa: PTH110 - as above
+        matches = glob.glob(pattern, recursive=True) if is_glob else [pattern]  # noqa: PTH207
+        if not matches or len(names) > _MOST_FILES:
+            what = f"more than {_MOST_FILES:,} files" if matches else "no file has such a name"
+            raise DataNotFoundError(what, where=pattern, hint="Check the pattern.")
+        names.update(name for name in matches if not (is_glob and os.path.isdir(name)))  # noqa: PTH112
+    return list(map(Path, sorted(names)))
+
+
+def _without_braces(pattern: str) -> Iterator[str]:
+    """Yield the patterns that braces stand for, also nested ones."""
+    match = _BRACES.search(pattern)
+    if match is None:
+        yield pattern
+        return
+    low, high = sorted((match[1] or "0", match[2] or "0"), key=int)
+    numbers = (f"{number:0{len(low)}}" for number in range(int(low), int(high) + 1))
+    for word in match[3].split(",") if match[3] else numbers:
+        yield from _without_braces(pattern[: match.start()] + word + pattern[match.end() :])
 
 
 def find_container(text: str, split: Split) -> Container:
     """Return the container at a path, whose samples are not looked at yet."""
     path, asked = divided(text)
     place = Path(path)
-    if place.is_dir():
-        files = _in_folder(place, split)
-        missing, hint = f"no file is {known_kinds()} by its content", "Name a file of it."
-    else:
-        is_pattern = _PATTERN.search(path) and not place.exists()
-        named = [Path(name) for name in sorted(glob.glob(path, recursive=True))] if is_pattern else [place]  # noqa: PTH207
-        files = _of_split(named, split, place)
-        missing, hint = "no file has such a name", "Check the pattern."
+    files = _in_folder(place, split) if place.is_dir() else _of_split(_files_named(path), split, place)
     if not files:
-        raise DataNotFoundError(missing, where=place, hint=hint)
+        raise DataNotFoundError(f"no file is {known_kinds()} by its content", where=place, hint="Name one.")
     kinds = [kind_of(file) for file in files]
-    first = kinds[0]
-    if first is None:
-        packed = files[0].suffix in (".gz", ".tgz", ".zst", ".bz2", ".xz")
-        advice = "Name such a file, a folder of images, or --list FILE for a list."
-        hint = "Unpack it first." if packed else advice
-        raise DataNotFoundError(f"not {known_kinds()} by its content", where=files[0], hint=hint)
-    other = next((file for file, kind in zip(files, kinds, strict=True) if kind is not first), None)
-    if other is not None:
-        what = f"not {first.words} by its content, as {files[0].name} is"
-        raise CorruptDataError(what, where=other, hint="Replace it, or leave it out of the pattern.")
+    first = next((kind for kind in kinds if kind is not None and kind.target), None)
+    for file, kind in zip(files, kinds, strict=True):
+        is_empty = first is KINDS[-1] and not file.stat().st_size  # a TFRecord file without records
+        if first is None or not (kind is first or is_empty):
+            what, hint = f"not {first.words if first else known_kinds()} by its content", ""
+            if kind is not None and not kind.target:
+                what, hint = kind.words, kind.hint
+            if first is None:
+                advice = "Name such a file, a folder of images, or --list FILE for a list."
+                raise DataNotFoundError(what, where=file, hint=hint or advice)
+            raise CorruptDataError(what, where=file, hint=hint or "Replace it, or name a pattern without it.")
+    assert first is not None
     if len(files) > 1 and not first.several:
         raise UsageError(f"several files of {first.words}, and one is read", where=place, hint="Name one.")
     module, _, name = first.target.partition(":")
@@ -149,7 +196,11 @@ def known_kinds() -> str:
 def kind_of(path: Path) -> Kind | None:
     with open_source(path) as stream:
         start = stream.read(START_BYTES)
-    return next((kind for kind in KINDS if kind.begins(start)), None)
+    if not start.strip(b"\0") and path.stat().st_size > _MOST_EMPTY_BYTES:
+        return None
+    if ".mds" in path.suffixes:
+        return _MDS_SHARD
+    return next((kind for kind in (*KINDS, *_UNREAD) if kind.begins(start)), None)
 
 
 def _in_folder(folder: Path, split: Split) -> list[Path]:
@@ -166,8 +217,24 @@ def _in_folder(folder: Path, split: Split) -> list[Path]:
         if not of_split:
             raise _no_split(folder, split)
         return _in_folder(of_split[0], Split.TRAIN)
-    files = [folder / name for name in names if not name.lower().endswith(EXTENSIONS)]
-    return _of_split([file for file in files if file.is_file() and kind_of(file) is not None], split, folder)
+    paths = (folder / name for name in names if not name.lower().endswith(EXTENSIONS))
+    files = [path for path in paths if path.is_file()]
+    kinds = {file: kind for file in files if (kind := kind_of(file)) is not None}
+    read = {file: kind for file, kind in kinds.items() if kind.target}
+    examples = {kind.words: file for file, kind in read.items()}
+    if len(examples) > 1:
+        patterns = " or ".join(sorted(f"'{folder}/*{file.suffix}'" for file in examples.values()))
+        raise UsageError(f"{' and '.join(examples)} in one folder", where=folder, hint=f"Name {patterns}.")
+    # Files that are named like those of the container belong to it, whatever they hold.
+    alike = {_numberless(file) for file, kind in read.items() if kind.several}
+    packed = [file for file in kinds if _numberless(file.with_suffix("")) in alike]  # 1.tar.gz
+    belong = [file for file in files if file in read or file in packed or _numberless(file) in alike]
+    return _of_split(belong or list(kinds), split, folder)
+
+
+def _numberless(file: Path) -> str:
+    """Return the ending of a name, or a name without ending, with the same sign for all numbers."""
+    return re.sub(r"\d+", "#", file.suffix or file.name)
 
 
 def _saved(state: Path, beside: Sequence[str]) -> list[str]:

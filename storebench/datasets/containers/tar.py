@@ -4,12 +4,14 @@ import itertools
 import os
 import tarfile
 import time
-from collections.abc import Iterator, Mapping
+from array import array
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, TypeVar
 
 from storebench.datasets.containers.base import LABEL_FIELDS, Labels, Ranges, Spans, listed, read_at
-from storebench.datasets.folder import is_left_out
+from storebench.datasets.folder import are_both, is_left_out
 from storebench.datasets.images import EXTENSIONS
 from storebench.datasets.sources import Member, members, open_source
 from storebench.errors import CorruptDataError
@@ -19,44 +21,91 @@ from storebench.units import number_of
 JSON = "json"
 MOST_LABEL_BYTES = 1 << 20
 T = TypeVar("T")
+Fields = dict[str, Member]
 
 
 class TarShards(Ranges):
+    streams = True  # whether WebDataset serves the same samples
+
     def scan(self) -> None:
         self.spans = Spans(self.files)
-        labels, without, extensions = Labels(self.files[0], self.asked), 0, set[str]()
-        for shard, stream, where, fields in self._samples():
-            extensions |= fields.keys()
-            image = self.image_of(fields, where)
-            if image is None:
-                without += 1
-                continue
-            labels.add(self._label(stream, where, fields), where)
-            self.spans.append(shard, image.offset, image.size)
-            if time.perf_counter() > self.deadline:
-                break
+        labels, others = Labels(self.files[0], self.asked), list[str]()
+        extensions, lone = set[str](), set[str]()  # of samples with an image, and of those without one
+        without, beside, is_labelled = 0, Counter[str](), False
+        folders, places = dict[str, int](), array("i")  # numbers of the folders, and that of each sample
+        for shard, path in enumerate(self.files):
+            # The label of a sample may stand apart from its image.
+            samples, apart = list[tuple[str, Any]](), dict[str, Any]()
+            with open_source(path) as stream:
+                for key, fields in self._samples(stream, path, others):
+                    where = f"{path}:{key}"
+                    label, image = self._label(stream, where, fields), self.image_of(fields, where)
+                    if image is None:
+                        apart[key] = label
+                        lone |= fields.keys()
+                        continue
+                    extensions |= fields.keys()
+                    samples.append((key, label))
+                    places.append(folders.setdefault(key.rpartition("/")[0], len(folders)))
+                    self.spans.append(shard, image.offset, image.size)
+                    self.streams &= image.plain
+                    beside.update(name for name in fields if _is_image(name) and fields[name] is not image)
+                    if time.perf_counter() > self.deadline:
+                        break
+            for key, given in samples:
+                label = apart.pop(key, None) if given is None else given
+                is_labelled |= label is not None
+                labels.add(label, f"{path}:{key}")
+            without += len(apart)
         if not len(self.spans):
             raise CorruptDataError(
-                f"no sample has an image; its fields are {listed(sorted(extensions))}",
+                f"no sample has an image; its fields are {listed(sorted(lone))}",
                 where=self.files[0],
                 hint="Name the field of the images: write #IMAGE,LABEL behind the path.",
             )
-        self.ignored = [name for name in sorted(extensions) if not f".{name.lower()}".endswith(EXTENSIONS)]
-        self.notes = [f"{number_of(without, 'sample')} without an image left out"] if without else []
+        classes = self._classes(list(folders))
+        if by_folder := bool(classes) and not is_labelled:
+            labels = Labels(self.files[0], self.asked)
+            for place in places:
+                labels.add(classes[place])
+        self.ignored = [name for name in sorted(extensions) if not _is_image(name)]
+        left_out = (
+            (without, "sample", "without an image left out"),
+            (beside.total(), "image", f"of other fields left out: {listed(sorted(beside))}"),
+            (len(others), "member", f"with no content in it left out: {listed(others)}"),
+        )
+        self.notes = [f"{number_of(count, noun)} {which}" for count, noun, which in left_out if count]
+        if by_folder:
+            self.notes.append("the folders in it are the classes")
         self.classes = labels.classes()
 
-    def _samples(self) -> Iterator[tuple[int, BinaryIO, str, dict[str, Member]]]:
-        """Yield the samples of all shards: the number of the shard and its stream, the place, the members by extension."""
-        for shard, path in enumerate(self.files):
-            with open_source(path) as stream:
-                visible = (member for member in members(stream, str(path)) if not is_left_out(member.name))
-                for key, group in itertools.groupby(visible, key=lambda member: _split(member.name)[0]):
-                    several = list(group)
-                    fields = {_split(member.name)[1]: member for member in several}
-                    if len(fields) < len(several):
-                        what = f"several members of one name in the sample {key}"
-                        raise CorruptDataError(what, where=path, hint="Give each sample its own key.")
-                    yield shard, stream, f"{path}:{key}", fields
+    def _samples(self, stream: BinaryIO, path: Path, others: list[str]) -> Iterator[tuple[str, Fields]]:
+        """Yield the key of each sample of a shard, and its members by extension."""
+        needed = (*LABEL_FIELDS, JSON, *filter(None, (self.asked.image, self.asked.label)))
+        suffixes = (*EXTENSIONS, *(f".{name}".lower() for name in needed))
+        of_shard = members(stream, str(path), suffixes=suffixes, others=others)
+        visible = (member for member in of_shard if not is_left_out(member.name))
+        for key, group in itertools.groupby(visible, key=lambda member: _split(member.name)[0]):
+            several = list(group)
+            fields = {_split(member.name)[1]: member for member in several}
+            if len(fields) < len(several):
+                what = f"several members of one name in the sample {key}"
+                raise CorruptDataError(what, where=path, hint="Give each sample its own key.")
+            yield key, fields
+
+    def _classes(self, folders: Sequence[str]) -> list[str]:
+        """Return the class of each folder: the first part in which they differ; none if they do not, or hold splits."""
+        parts = [PurePosixPath(folder.lstrip("/")).parts for folder in folders]
+        depth = len(PurePosixPath(os.path.commonpath(["/".join(part) for part in parts])).parts)
+        names = ["".join(part[depth : depth + 1]) for part in parts]
+        below = {name for part in parts for name in part[depth:]}
+        if are_both(name.rstrip("0123456789_-") for name in below):  # train2017
+            raise CorruptDataError(
+                f"it holds folders of a train and of a test split: {listed(sorted(below))}",
+                where=self.files[0],
+                hint="Pack one archive per split, train-0.tar and val-0.tar, or unpack it.",
+            )
+        return names if all(names) and len(set(names)) > 1 else []
 
     def read(self, index: int) -> bytes:
         return self.spans.read(index)
@@ -70,16 +119,16 @@ class TarShards(Ranges):
         if self.asked.image:
             return fields.get(self.asked.image)
         images = [name for name in fields if f".{name.lower()}" in EXTENSIONS]
-        images = images or [name for name in fields if name.lower().endswith(EXTENSIONS)]  # 0.left.jpg
+        images = images or list(filter(_is_image, fields))  # 0.left.jpg
         if len(images) > 1:
             raise CorruptDataError(
                 f"several images in one sample: {listed(images)}",
                 where=where,
-                hint=f"Name one: write #{images[0]} behind the path.",
+                hint=f"Name one: write #{images[0]} behind the path. A key ends at its first dot: rename other samples.",
             )
         return fields[images[0]] if images else None
 
-    def _label(self, stream: BinaryIO, where: str, fields: dict[str, Member]) -> Any:
+    def _label(self, stream: BinaryIO, where: str, fields: Fields) -> Any:
         """Return a label: the content of its own field, or a value in the JSON of the sample; None without one."""
         names = [self.asked.label] if self.asked.label else LABEL_FIELDS
         alike = {name.lower(): name for name in fields} | {name: name for name in fields}
@@ -98,6 +147,10 @@ def _split(name: str) -> tuple[str, str]:
     path = PurePosixPath(name)
     stem, _, extension = path.name.partition(".")
     return str(path.parent / stem), extension
+
+
+def _is_image(field: str) -> bool:
+    return f".{field.lower()}".endswith(EXTENSIONS)
 
 
 def name_before(path: Path, offset: int) -> str:

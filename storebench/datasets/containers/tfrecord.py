@@ -27,6 +27,8 @@ _FLOATS, _INTEGERS = 2, 3
 
 
 class TfRecords(Ranges):
+    streams = True
+
     def scan(self) -> None:
         self.spans = Spans(self.files)
         labels = Labels(self.files[0], self.asked)

@@ -25,7 +25,7 @@ from storebench.formats.peers.stream import SHARDS_FILE, Numbered, StreamReader
 from storebench.formats.peers.tfrecord import TfRecordReader, records_of
 from storebench.formats.peers.webdataset import WebDatasetReader
 from storebench.formats.reader import Seed
-from storebench.formats.registry import get_format
+from storebench.formats.registry import get_format, is_installed
 from storebench.manifest import Manifest, StoreSpec
 from storebench.settings.backend import STREAM
 
@@ -42,12 +42,11 @@ def backend_in_place(dataset: Dataset, *, may_stream: bool) -> tuple[str, int]:
     container, numbers = place
     if container.not_in_place:
         raise UsageError(container.not_in_place)
-    stream = STREAMS.get(type(container)) if may_stream else None
-    if stream is not None:
-        get_format(stream)  # its error says how to install a missing library
+    may_stream = may_stream and isinstance(container, TarShards | TfRecords) and container.streams
+    streams = may_stream and is_installed(STREAMS[type(container)])
     codec = "" if container.are_files else "+raw"
     nbytes = sum(path.stat().st_size for path in container.files_of(numbers))
-    return f"container{codec}{f':{STREAM}' if stream else ''}", nbytes
+    return f"container{codec}{f':{STREAM}' if streams else ''}", nbytes
 
 
 class ContainerWriter(Writer):
@@ -64,7 +63,8 @@ class ContainerWriter(Writer):
         container, numbers = self._container, self._numbers
         (self.folder / SCAN_FILE).write_bytes(pickle.dumps(container))
         save_array(self.folder / NUMBERS_FILE, numbers)
-        if isinstance(container, TarShards | TfRecords) and np.array_equal(numbers, np.arange(len(numbers))):
+        is_first = np.array_equal(numbers, np.arange(len(numbers)))
+        if is_first and isinstance(container, TarShards | TfRecords) and container.streams:
             shards = [container.spans.shard(number) for number in numbers.tolist()]
             _, sizes = np.unique(shards, return_counts=True)
             save_array(self.folder / SHARDS_FILE, sizes.astype(np.int64))
@@ -165,9 +165,9 @@ def _kind_of(store: Path) -> type[ContainerStream]:
         )
     if not (store / SHARDS_FILE).exists():
         raise UsageError(
-            "a stream serves all samples of a container, or the first ones",
+            "a stream serves all samples of a container, or the first ones, and no links in tar",
             where=container.files[0],
-            hint="Use --limit instead of --size, and leave out --skip-unreadable.",
+            hint="Use --limit instead of --size, leave out --skip-unreadable, or name the backend container.",
         )
     get_format(STREAMS[type(container)])  # its error says how to install a missing library
     return TarStream if isinstance(container, TarShards) else TfRecordStream

@@ -1,6 +1,7 @@
 """Containers that are read where they are: the same samples, in any order or in their own, and nothing is copied."""
 
 import json
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from storebench.datasets import DatasetSpec
+from storebench.errors import UsageError
 from storebench.formats.base import Reader
 from storebench.formats.peers.stream import StreamOptions
 from storebench.formats.registry import BUILTIN, get_format, open_reader, parse_backend
@@ -20,7 +22,7 @@ from tests.support.dataset_files import pixels
 from tests.support.photo_folders import photo_file, write_photos
 
 Cli = Callable[..., Any]
-COUNT = 30
+COUNT, MANY = 30, 120
 SAMPLES: list[Sample] = [(photo_file(at, (30 + at, 40)), at % 3) for at in range(COUNT)]
 
 
@@ -200,3 +202,40 @@ def test_a_run_that_names_no_backend_measures_the_container_first(cli: Cli, tmp_
     text = WRITERS["MDS, zstd"](tmp_path / "packed", SAMPLES * 4)
     done = cli("run", "--dataset", text, "--dry-run")
     assert "the container as it is is left out: compressed shards" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("kind", ["tar", "TFRecord"])
+def test_shards_are_measured_where_they_are_without_the_library_of_their_stream(
+    kind: str, fresh_cli: Cli, tmp_path: Path
+) -> None:
+    hidden = "import sys\nsys.modules |= dict.fromkeys(('webdataset', 'google_crc32c'))\n"
+    (tmp_path / "hidden").mkdir()
+    (tmp_path / "hidden" / "sitecustomize.py").write_text(hidden)
+    text = WRITERS[kind](tmp_path / "data", SAMPLES * 4)
+    done = fresh_cli("run", "--dataset", text, "--dry-run", env={"PYTHONPATH": str(tmp_path / "hidden")})
+    assert done.returncode == 0, done.stderr
+    assert "from container, warm" in done.stdout.splitlines()[0]
+
+
+def with_links(path: Path) -> Path:
+    """Write a tar file whose last sample is a link to the first one, and a second archive behind it."""
+    with tarfile.open(
+        write_tar(path, {f"{at}.jpg": SAMPLES[at % COUNT][0] for at in range(MANY)}), "a"
+    ) as file:
+        info = tarfile.TarInfo("x.jpg")
+        info.type, info.linkname = tarfile.LNKTYPE, "0.jpg"
+        file.addfile(info)
+    other = write_tar(path.with_name("other"), {"0.jpg": SAMPLES[1][0]})
+    path.write_bytes(path.read_bytes() + other.read_bytes())
+    return path
+
+
+def test_samples_that_webdataset_passes_over_are_read_where_they_are(cli: Cli, tmp_path: Path) -> None:
+    spec = DatasetSpec(name=f"container:{with_links(tmp_path / 'a.tar')}")
+    store = ensure_store(spec, parse_backend("container"), tmp_path / "stores")
+    with open_reader(store.path) as reader:
+        assert served(reader, [MANY + 1, MANY, 2]) == [(SAMPLES[at][0], 0) for at in (1, 0, 2)]
+    with pytest.raises(UsageError, match="no links in tar"):
+        open_reader(store.path, "stream")
+    done = cli("run", "--dataset", "a.tar", "--dry-run")
+    assert "from container, warm" in done.stdout.splitlines()[0], done.stderr

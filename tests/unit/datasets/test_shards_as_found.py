@@ -1,0 +1,338 @@
+"""Containers as people have them: links, several archives in one file, empty shards, patterns, and files beside them."""
+
+import bz2
+import gzip
+import io
+import lzma
+import os
+import subprocess
+import tarfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from storebench.datasets import Dataset, DatasetSpec, open_dataset
+from storebench.datasets.containers import is_container
+from storebench.errors import StorebenchError
+from tests.support.container_files import example, mds, record
+from tests.support.photo_folders import photo_file
+
+Cli = Callable[..., Any]
+IMAGES = [photo_file(at, (30, 20)) for at in range(4)]
+A, B, C, D = IMAGES
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 146946961\n"
+
+
+def opened(path: str | Path) -> Dataset:
+    return open_dataset(DatasetSpec(name=f"container:{path}"))
+
+
+def samples(path: str | Path) -> list[tuple[int, int]]:
+    """Return the number of the image and the label of each sample."""
+    dataset = opened(path)
+    return [(IMAGES.index(image), label) for image, label in map(dataset.original, range(len(dataset)))]
+
+
+Entry = tuple[
+    str, bytes | str
+]  # a name, and content or the name that a link leads to; "-> " begins a symbolic link
+
+
+def archive(*entries: Entry, layout: int = tarfile.PAX_FORMAT) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=layout) as file:
+        for name, content in entries:
+            info = tarfile.TarInfo(name)
+            if isinstance(content, bytes):
+                info.size = len(content)
+                file.addfile(info, io.BytesIO(content))
+            elif content == "fifo":
+                info.type = tarfile.FIFOTYPE
+                file.addfile(info)
+            else:
+                info.type = tarfile.SYMTYPE if content.startswith("-> ") else tarfile.LNKTYPE
+                info.linkname = content.removeprefix("-> ")
+                file.addfile(info)
+    return buffer.getvalue()
+
+
+ONE = archive(("a.png", A), ("a.cls", b"0"))
+TWO = archive(("b.png", B), ("b.cls", b"1"))
+
+READ: dict[str, tuple[bytes, list[tuple[int, int]], str]] = {
+    "two archives": (ONE + TWO, [(0, 0), (1, 1)], ""),
+    "two archives, the first cut behind one empty block": (
+        ONE[: 512 * (len(ONE.rstrip(b"\0")) // 512 + 2)] + TWO,
+        [(0, 0), (1, 1)],
+        "",
+    ),
+    "an empty archive before": (archive() + TWO, [(1, 1)], ""),
+    "hard links": (archive(("a.png", A), ("b.png", B), ("c.png", "a.png")), [(0, 0), (1, 0), (0, 0)], ""),
+    "linked labels": (
+        archive(("a.png", A), ("a.cls", b"1"), ("b.png", B), ("b.cls", "./a.cls")),
+        [(0, 1), (1, 1)],
+        "",
+    ),
+    "symbolic links": (
+        archive(("x/a.png", A), ("y/b.png", "-> ../x/a.png"), ("y/c.png", "-> b.png")),
+        [(0, 0), (0, 1), (0, 1)],
+        "the folders in it are the classes",
+    ),
+    "a link to a file behind it": (archive(("a.png", "-> b.png"), ("b.png", B)), [(1, 0), (1, 0)], ""),
+    "a link into the archive before": (
+        ONE + archive(("b.png", "a.png"), ("b.cls", b"1")),
+        [(0, 0), (0, 1)],
+        "",
+    ),
+    "a link that is no sample": (
+        archive(("README", "-> /usr/share/x"), ("pipe", "fifo"), ("a.png", A)),
+        [(0, 0)],
+        "2 members with no content in it left out: README, pipe",
+    ),
+    "old layouts": (archive(("./" + "long" * 30 + ".png", A), layout=tarfile.GNU_FORMAT), [(0, 0)], ""),
+    "images first": (
+        archive(("a.png", A), ("b.png", B), ("a.cls", b"1"), ("b.cls", b"0")),
+        [(0, 1), (1, 0)],
+        "",
+    ),
+    "labels first": (
+        archive(("a.cls", b"1"), ("b.cls", b"0"), ("c.cls", b"0"), ("a.png", A), ("b.png", B)),
+        [(0, 1), (1, 0)],
+        "1 sample without an image left out",
+    ),
+    "labels under other keys": (
+        archive(("images/a.png", A), ("labels/a.cls", b"1")),
+        [(0, 0)],
+        "1 sample without an image left out; no label found, so every label is 0",
+    ),
+    "class folders": (
+        archive(("./all/cat/0.png", A), ("./all/dog/0.png", B), ("./all/dog/more/0.png", C)),
+        [(0, 0), (1, 1), (2, 1)],
+        "the folders in it are the classes",
+    ),
+    "one folder": (archive(("all/0.png", A), ("all/1.png", B)), [(0, 0), (1, 0)], "every label is 0"),
+    "labels in folders": (
+        archive(("cat/0.png", A), ("cat/0.cls", b"1"), ("dog/0.png", B), ("dog/0.cls", b"0")),
+        [(0, 1), (1, 0)],
+        "",
+    ),
+    "a mask beside": (
+        archive(("a.png", A), ("a.mask.png", B)),
+        [(0, 0)],
+        "1 image of other fields left out: mask.png",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", READ)
+def test_all_samples_of_a_tar_file_are_read(case: str, tmp_path: Path) -> None:
+    content, expected, note = READ[case]
+    path = tmp_path / "a.tar"
+    path.write_bytes(content)
+    assert samples(path) == expected
+    assert note in opened(path).layout_note
+
+
+def test_dotted_keys_are_explained_and_the_images_that_a_field_leaves_out_counted(tmp_path: Path) -> None:
+    path = tmp_path / "a.tar"
+    path.write_bytes(archive(*((f"scan.{at}.png", image) for at, image in enumerate(IMAGES))))
+    with pytest.raises(StorebenchError, match=r"several images in one sample.*A key ends at its first dot"):
+        opened(path)
+    assert "3 images of other fields left out: 1.png, 2.png, 3.png" in opened(f"{path}#0.png").layout_note
+
+
+def sparse(path: Path) -> bytes:
+    """Return an archive with a file of which GNU tar stores the parts that are not empty."""
+    path.with_name("holes.png").write_bytes(A + bytes(1 << 20) + b"1")
+    os.truncate(path.with_name("holes.png"), 2 << 20)
+    subprocess.run(["tar", "-S", "-cf", path, "holes.png"], check=True, cwd=path.parent)
+    return path.read_bytes()
+
+
+REFUSED: dict[str, tuple[bytes | Callable[[Path], bytes], str]] = {
+    "a link out of it": (
+        archive(("a.png", A), ("b.png", "-> /data/b.png")),
+        "'b.png' is a link to /data/b.png.*tar -h",
+    ),
+    "a label that leads out": (archive(("a.png", A), ("a.cls", "gone.cls")), "'a.cls' is a link to gone.cls"),
+    "a pipe with the name of an image": (archive(("a.png", "fifo")), "'a.png' is not a regular file"),
+    "a sparse file": (sparse, "'holes.png' is not a regular file"),
+    "text behind it": (
+        ONE + b"signed by",
+        f"other content than a tar archive at byte {len(ONE):,}",
+    ),
+    "a cut archive behind it": (ONE + TWO[:700], "truncated"),
+    "splits": (
+        archive(("d/train/a/0.png", A), ("d/val/a/1.png", B)),
+        "a train and of a test split: a, train, val",
+    ),
+    "splits of COCO": (archive(("train2017/0.png", A), ("val2017/0.png", B)), "a train and of a test split"),
+    "no members": (archive(), "holds no samples|no sample has an image"),
+    "no tar": (bytes(2 << 20), "by its content"),
+    "gzip": (gzip.compress(ONE), "compressed by gzip. Unpack it first"),
+    "zlib": (zlib.compress(ONE), "compressed by zlib"),
+    "bzip2": (bz2.compress(ONE), "compressed by bzip2"),
+    "xz": (lzma.compress(ONE), "compressed by xz"),
+    "zstd": (pa.Codec("zstd").compress(ONE, asbytes=True), "compressed by zstd"),
+    "a pointer": (LFS, "a pointer of Git LFS, not the file. Run: git lfs pull"),
+    "a pointer as an image": (archive(("a.png", LFS)), "a pointer of Git LFS"),
+    "a web page": (b"<!DOCTYPE html><html>404", "a web page"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_file_that_is_not_read_is_named(case: str, tmp_path: Path) -> None:
+    content, says = REFUSED[case]
+    path = tmp_path / "a.tar"
+    path.write_bytes(content if isinstance(content, bytes) else content(path))
+    with pytest.raises(StorebenchError, match=says) as caught:
+        opened(path).original(0)
+    assert str(path) in str(caught.value)
+
+
+# Files of a pattern or a folder.
+
+
+def parquet(*images: bytes) -> bytes:
+    buffer = io.BytesIO()
+    pq.write_table(pa.table({"image": pa.array(images, pa.binary())}), buffer)
+    return buffer.getvalue()
+
+
+def stream(*images: bytes) -> bytes:
+    buffer = io.BytesIO()
+    rows = pa.table({"image": pa.array(images, pa.binary())})
+    with pa.ipc.new_stream(buffer, rows.schema) as writer:
+        writer.write_table(rows)
+    return buffer.getvalue()
+
+
+def tf(image: bytes) -> bytes:
+    return record(example({"image": image, "label": 0}))
+
+
+FOLDERS: dict[str, tuple[dict[str, bytes], str, list[int]]] = {
+    "an empty shard first": ({"0.tar": archive(), "1.tar": TWO}, "*.tar", [1]),
+    "an empty shard last": ({"0.tar": ONE, "1.tar": archive()}, "*.tar", [0]),
+    "an empty TFRecord": ({"0.tfrecord": b"", "1.tfrecord": tf(B)}, "*.tfrecord", [1]),
+    "an empty Parquet file": ({"0.parquet": parquet(), "1.parquet": parquet(B)}, "*.parquet", [1]),
+    "an empty Arrow file": ({"0.arrow": stream(), "1.arrow": stream(B)}, "*.arrow", [1]),
+    "TFRecords without endings": ({"a-0-of-2": tf(A), "a-1-of-2": b"", "README": b"text"}, "a-*", [0]),
+    "an index and marks beside": (
+        {
+            "0.tar": ONE,
+            "0.idx": b"v1.2 1\n",
+            "_SUCCESS": b"",
+            ".0.tar.crc": b"crc\0",
+            "dataset_info.json": b"{}",
+        },
+        "*.tar",
+        [0],
+    ),
+    "one picture beside": ({"0.tar": ONE, "1.tar": TWO, "preview.png": C}, "*.tar", [0, 1]),
+    "capitals": ({"0.TAR": ONE}, "*.TAR", [0]),
+    "numbers": (
+        {"s-008.tar": ONE, "s-009.tar": TWO, "s-010.tar": ONE, "s-011.tar": ONE},
+        "s-{008..010}.tar",
+        [0, 1, 0],
+    ),
+    "numbers without zeros": ({f"{at}.tar": ONE for at in range(8, 11)}, "{8..10}.tar", [0, 0, 0]),
+    "words": ({"a-0.tar": ONE, "b-0.tar": TWO, "c-0.tar": ONE}, "{a,b}-*.tar", [0, 1]),
+    "nested": ({"a-0.tar": ONE, "b-1.tar": TWO, "b-2.tar": TWO}, "{a-0,b-{1..2}}.tar", [0, 1, 1]),
+    "two patterns": ({"a-0.tar": ONE, "b-0.tar": TWO}, "a-{0..0}.tar::{dir}/b-*.tar", [0, 1]),
+    "a name with braces": ({"{a,b}.tar": ONE}, "{a,b}.tar", [0]),
+    "streams of Arrow in one file": ({"a.arrow": stream(A) + stream(B)}, "a.arrow", [0, 1]),
+}
+
+
+@pytest.mark.parametrize("case", FOLDERS)
+def test_files_are_found_by_a_pattern_as_in_a_folder(case: str, tmp_path: Path) -> None:
+    files, pattern, expected = FOLDERS[case]
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    pattern = f"{tmp_path}/{pattern}".replace("{dir}", str(tmp_path))
+    assert is_container(pattern)
+    assert [image for image, _ in samples(pattern)] == expected
+    if case in ("two patterns", "words", "nested", "numbers"):  # these have other files in the folder, or not
+        return
+    assert is_container(str(tmp_path))
+    assert [image for image, _ in samples(tmp_path)] == expected
+
+
+def test_splits_are_told_by_words_in_braces(tmp_path: Path) -> None:
+    (tmp_path / "train-0.tar").write_bytes(ONE)
+    (tmp_path / "val-0.tar").write_bytes(archive(("c.png", C), ("c.cls", b"0")))
+    assert samples(f"{tmp_path}/{{train,val}}-{{0..0}}.tar") == [(0, 0)]
+
+
+def test_shards_beside_a_folder_without_images_are_found(tmp_path: Path) -> None:
+    (tmp_path / "_tmp").mkdir()
+    (tmp_path / "0.tar").write_bytes(ONE)
+    assert is_container(str(tmp_path))
+
+
+BESIDE: dict[str, tuple[dict[str, bytes], str, str]] = {
+    "a damaged shard": ({"0.tar": ONE, "1.tar": b"x" * 600}, "", "1.tar: not tar shards by its content"),
+    "a packed shard": ({"0.tar": ONE, "1.tar": gzip.compress(TWO)}, "", "1.tar: compressed by gzip"),
+    "a packed shard by its name": (
+        {"0.tar": ONE, "1.tar.gz": gzip.compress(TWO)},
+        "",
+        "1.tar.gz: compressed",
+    ),
+    "an empty file": ({"0.tar": ONE, "1.tar": b""}, "", "1.tar: not tar shards by its content"),
+    "pointers": ({"train-0.parquet": LFS, "README.md": b"text"}, "", "a pointer of Git LFS"),
+    "a pointer of LMDB": ({"data.mdb": LFS, "lock.mdb": LFS}, "", "a pointer of Git LFS"),
+    "a pointer of HDF5": ({"a.h5": LFS}, "/a.h5", "a pointer of Git LFS"),
+    "two Parquet files in one": ({"a.parquet": parquet(A) * 2}, "", "the second from byte"),
+    "bytes behind an Arrow stream": (
+        {"a.arrow": stream(A) + b"text behind it"},
+        "",
+        "a.arrow: cannot be read",
+    ),
+    "bytes behind a TFRecord": ({"a.tfrecord": tf(A) + bytes(600)}, "", "no record begins at byte"),
+    "a packed TFRecord": ({"a.tfrecord": gzip.compress(tf(A))}, "", "compressed by gzip"),
+    "img2dataset": (
+        {"0.tar": archive(("0.jpg", A)), "0.parquet": b"PAR1" * 3, "0_stats.json": b"{}"},
+        "",
+        r"Parquet and tar shards in one folder.*/\*\.parquet' or '.*/\*\.tar'",
+    ),
+    "no file of a number": ({"0.tar": ONE}, "/{0..1}.tar", "1.tar: cannot be read"),
+    "no file of a pattern": ({"a-0.tar": ONE}, "/{a,b}-*.tar", "no file has such a name"),
+    "too many files": ({}, "/{0..999}{0..999}.tar", "more than 100,000 files"),
+}
+
+
+@pytest.mark.parametrize("case", BESIDE)
+def test_a_folder_that_is_not_read_as_a_whole_is_refused(case: str, tmp_path: Path) -> None:
+    files, below, says = BESIDE[case]
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    assert is_container(f"{tmp_path}{below}")
+    with pytest.raises(StorebenchError, match=says):
+        opened(f"{tmp_path}{below}")
+
+
+@pytest.mark.parametrize("below", ["", "/shard.00000.mds"])
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_mds_without_its_index_is_named(below: str, compression: str | None, tmp_path: Path) -> None:
+    mds(tmp_path / "data", [(A, 0), (B, 1)], compression)
+    below += f".{compression}" if below and compression else ""
+    (tmp_path / "data" / "index.json").unlink()
+    assert is_container(f"{tmp_path}/data{below}")
+    with pytest.raises(StorebenchError, match=r"a shard of MDS, read by its index\.json"):
+        opened(f"{tmp_path}/data{below}")
+
+
+@pytest.mark.parametrize("files", [{"a.png": LFS, "b.png": A}, {"cat/a.jpg": LFS}])
+def test_a_pointer_among_images_is_named(files: dict[str, bytes], cli: Cli, tmp_path: Path) -> None:
+    for name, content in files.items():
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "in" / name).write_bytes(content)
+    done = cli("convert", "memory", "--dataset", "in")
+    assert done.returncode == 5
+    assert "a pointer of Git LFS, not the file" in done.stderr
