@@ -55,11 +55,13 @@ def parse_python(raw: bytes, where: str) -> Records:
         raise _damaged("does not hold N x 3,072 bytes of pixels", where=where)
     if pixels.dtype != np.uint8:
         raise _damaged(f"its pixels are {pixels.dtype}, not uint8", where=where)
-    if not (isinstance(labels, list) and len(labels) == len(pixels)):
-        raise _damaged(f"does not hold {len(pixels)} labels", where=where)
-    if not all(type(label) is int and 0 <= label <= 255 for label in labels):
+    try:
+        classes = np.asarray(labels).reshape(len(pixels))
+    except ValueError as error:  # another number of labels, or lists of several lengths
+        raise _damaged(f"does not hold {len(pixels)} labels", where=where) from error
+    if classes.dtype.kind not in "iuf" or not np.isin(classes, range(256)).all():
         raise _damaged("holds a label that is not a class", where=where)
-    return pixels.reshape(-1, 3, 32, 32), _checked_labels(np.array(labels, dtype=np.uint8), where)
+    return pixels.reshape(-1, 3, 32, 32), _checked_labels(classes.astype(np.uint8), where)
 
 
 def _unpickled(raw: bytes, where: str) -> dict[Any, Any]:

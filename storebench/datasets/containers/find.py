@@ -72,6 +72,9 @@ START_BYTES = 4096
 STATE, INDEX = "state.json", "index.json"
 _LOOKED_AT = 64  # most entries of a folder that are looked at to know it
 
+_CACHES = re.compile(r"cache-.*\.arrow|tmp[a-z0-9_]{8}|.*\.incomplete")
+"""Names of what Hugging Face's datasets writes beside the data: results of map, filter and shuffle, and unfinished files."""
+
 _PATTERN = re.compile(r"[*?\[]")
 _SPLIT = re.compile(rf"(?<![a-z])({'|'.join(TRAIN_FOLDERS + TEST_FOLDERS)})(?![a-z])", re.IGNORECASE)
 
@@ -110,7 +113,7 @@ def find_container(text: str, split: Split) -> Container:
     place = Path(path)
     if place.is_dir():
         files = _in_folder(place, split)
-        missing, hint = f"no file is {known_kinds()} by its content", "Name a file of it."
+        missing, hint = f"no file is {known_kinds()} by its content", "Name a file or a folder of it."
     else:
         is_pattern = _PATTERN.search(path) and not place.exists()
         named = [Path(name) for name in sorted(glob.glob(path, recursive=True))] if is_pattern else [place]  # noqa: PTH207
@@ -118,6 +121,7 @@ def find_container(text: str, split: Split) -> Container:
         missing, hint = "no file has such a name", "Check the pattern."
     if not files:
         raise DataNotFoundError(missing, where=place, hint=hint)
+    files = [file for file in files if not _CACHES.fullmatch(file.name)] or files
     kinds = [kind_of(file) for file in files]
     first = kinds[0]
     if first is None:
@@ -139,6 +143,9 @@ def find_container(text: str, split: Split) -> Container:
         what, hint = f"{first.words} needs the package {error.name}", f"Run: pip install '.[{module}]'."
         raise MissingDependencyError(what, where=place, hint=hint) from error
     container: Container = found(first.words, [file.absolute() for file in files], asked)
+    if first.words == "Arrow":
+        names = {name for folder in {file.parent for file in files} for name in os.listdir(folder)}  # noqa: PTH208 - names only
+        container.caches = len(list(filter(_CACHES.fullmatch, names - {file.name for file in files})))
     return container
 
 
@@ -175,8 +182,13 @@ def _saved(state: Path, beside: Sequence[str]) -> list[str]:
     about, hint = parse_json(read_file(state), state), "Save the dataset again."
     try:
         names = [str(entry["filename"]) for entry in about["_data_files"]]
-    except (KeyError, TypeError) as error:
+        parts = [key for entry in about["_data_files"] for key in ("skip", "take") if entry.get(key)]
+        chosen = [key for key in about if key.startswith("_indices") and about[key]] + parts
+    except (AttributeError, KeyError, TypeError) as error:
         raise CorruptDataError("lists no data files", where=state, hint=hint) from error
+    if chosen:
+        what = f"a selection of the rows ({chosen[0]}), which is not read"
+        raise CorruptDataError(what, where=state, hint="Call flatten_indices() and save the dataset again.")
     if not set(names) <= set(beside):
         raise CorruptDataError("lists files that are not in its folder", where=state, hint=hint)
     return names

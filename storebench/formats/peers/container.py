@@ -42,12 +42,16 @@ def backend_in_place(dataset: Dataset, *, may_stream: bool) -> tuple[str, int]:
     container, numbers = place
     if container.not_in_place:
         raise UsageError(container.not_in_place)
-    stream = STREAMS.get(type(container)) if may_stream else None
+    stream = STREAMS.get(type(container)) if may_stream and _are_first(numbers) else None
     if stream is not None:
         get_format(stream)  # its error says how to install a missing library
     codec = "" if container.are_files else "+raw"
     nbytes = sum(path.stat().st_size for path in container.files_of(numbers))
     return f"container{codec}{f':{STREAM}' if stream else ''}", nbytes
+
+
+def _are_first(numbers: Sequence[int] | Indices) -> bool:
+    return np.array_equal(numbers, np.arange(len(numbers)))
 
 
 class ContainerWriter(Writer):
@@ -64,7 +68,7 @@ class ContainerWriter(Writer):
         container, numbers = self._container, self._numbers
         (self.folder / SCAN_FILE).write_bytes(pickle.dumps(container))
         save_array(self.folder / NUMBERS_FILE, numbers)
-        if isinstance(container, TarShards | TfRecords) and np.array_equal(numbers, np.arange(len(numbers))):
+        if isinstance(container, TarShards | TfRecords) and _are_first(numbers):
             shards = [container.spans.shard(number) for number in numbers.tolist()]
             _, sizes = np.unique(shards, return_counts=True)
             save_array(self.folder / SHARDS_FILE, sizes.astype(np.int64))
@@ -167,7 +171,7 @@ def _kind_of(store: Path) -> type[ContainerStream]:
         raise UsageError(
             "a stream serves all samples of a container, or the first ones",
             where=container.files[0],
-            hint="Use --limit instead of --size, and leave out --skip-unreadable.",
+            hint="Use --limit instead of --size, without --skip-unreadable, or label all samples.",
         )
     get_format(STREAMS[type(container)])  # its error says how to install a missing library
     return TarStream if isinstance(container, TarShards) else TfRecordStream
