@@ -24,25 +24,7 @@ from storebench.units import number_of
 OTHER_IMAGES = (".avif", ".cr2", ".dng", ".heic", ".heif", ".jp2", ".jxl", ".nef", ".svg", ".tga")
 """Endings of image files that are not read."""
 
-NO_IMAGES = (
-    *(
-        ".csv",
-        ".db",
-        ".html",
-        ".ini",
-        ".json",
-        ".log",
-        ".mat",
-        ".md",
-        ".npy",
-        ".npz",
-        ".pdf",
-        ".py",
-        ".txt",
-        ".xml",
-    ),
-    *(".yaml", ".yml", ".zip"),
-)
+NO_IMAGES = (".csv", ".db", ".ini", ".json", ".mat", ".md", ".npy", ".npz", ".txt", ".xml", ".yaml")
 """Endings of files that are known to be no images. A file with any other ending, or none, is known by its content."""
 
 SYSTEM_FOLDERS = (

@@ -72,10 +72,7 @@ class Labels:
         self._words: dict[str, int] = {}
 
     def add(self, value: Any, where: str | Path | None = None) -> None:
-        """Append the label of the next sample; `where` is the place of that sample.
-
-        None, NaN and an empty text are no label.
-        """
+        """Append the label of the next sample, at the place `where`; None, NaN and an empty text are no label."""
         if isinstance(value, bytes | memoryview):
             value = bytes(value).decode("utf-8", "replace")
         elif isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
@@ -113,20 +110,19 @@ class Labels:
                 what = f"no sample has a label in {self._asked.label}"
                 raise CorruptDataError(what, where=self._where, hint=_OTHER_FIELD)
             return Classes(np.zeros(len(self), np.int64), (ONE_CLASS,))
-        small = isinstance(used[0], int) and 0 <= min(used) <= max(used) <= MOST_LABEL
+        are_numbers = isinstance(used[0], int)
+        if are_numbers and names and not 0 <= min(used) <= max(used) < len(names):
+            what = f"labels {min(used)} to {max(used)}, but there are names of {len(names)} classes"
+            raise CorruptDataError(what, where=self._where, hint="Write the labels again.")
+        small = are_numbers and 0 <= min(used) <= max(used) <= MOST_LABEL
         order = list(range(max(used) + 1)) if small else sorted(set(used))
         known = tuple(names) if small and names else tuple(map(str, order))
         if len(order) > MOST_LABEL + 1:
             raise CorruptDataError(
                 f"{len(order):,} different labels, which are no classes", where=self._where, hint=_OTHER_FIELD
             )
-        if len(order) > len(known):
-            what = f"label {order[-1]}, but there are names of {len(known)} classes"
-            raise CorruptDataError(what, where=self._where, hint="Write the labels again.")
         place = {key: number for number, key in enumerate(order)}
-        ranks = np.array(
-            [*(place.get(key, -1) for key in keys), -1], np.int64
-        )  # the last one without a label
+        ranks = np.array([*(place.get(key, -1) for key in keys), -1], np.int64)  # -1 is also the last place
         return Classes(ranks[np.array(self._codes)], known, no_label)
 
 

@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 
 from storebench.datasets.base import Image
-from storebench.datasets.containers.base import IMAGE_FIELDS, Container, Labels, reading_file
+from storebench.datasets.containers.base import IMAGE_FIELDS, Container, Labels, listed, reading_file
 from storebench.datasets.containers.pixels import image_or_pixels, refuse_large
 from storebench.errors import CorruptDataError, MissingDependencyError
 
@@ -39,19 +39,17 @@ class Hdf5Arrays(Container):
     def scan(self) -> None:
         path = self.files[0]
         with reading(path), open_hdf5(path) as file:
-            arrays, unread = _arrays(file)
-            names = [*arrays, *unread]
-            holding = [name for name, data in arrays.items() if layout_of(data) is not None]
-            holding += [name for name in unread if posixpath.basename(name) in IMAGE_FIELDS]
-            self._image = self.image_field(names, path, holding)
-            images = _checked(self._image, arrays, unread, path)
+            arrays = _arrays(file)
+            holding = [name for name, data in arrays.items() if _may_hold_images(name, data)]
+            self._image = self.image_field(arrays, path, holding)
+            images = _checked(self._image, arrays, path)
             folder = posixpath.dirname(self._image)
-            beside = {posixpath.basename(name): name for name in names if posixpath.dirname(name) == folder}
-            named = {name: name for name in names} if self.asked.label else beside
+            beside = {posixpath.basename(name): name for name in arrays if posixpath.dirname(name) == folder}
+            named = {name: name for name in arrays} if self.asked.label else beside
             label = self.label_field(named, path, posixpath.basename(self._image))
-            classes = _checked(named[label], arrays, unread, path) if label else None
+            classes = _checked(named[label], arrays, path) if label else None
             labels = Labels(path, self.asked)
-            fits = _layouts(images, None if classes is None else _label_count(classes))
+            fits = _layouts(images, None if classes is None else classes.size)
             if not fits:
                 shape = " x ".join(map(str, images.shape))
                 what = f"{self._image} holds {images.dtype} {shape}: neither uint8 pixels nor bytes of image files"
@@ -89,58 +87,51 @@ class Hdf5Arrays(Container):
         return f"{self.files[0]}: {self._image}[{index}]"
 
 
-def _arrays(file: Any) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the arrays of a file by their paths, and why others are not read: they are not in the file itself."""
+def _arrays(file: Any) -> dict[str, Any]:
+    """Return the arrays of a file by their paths; of those that are not all in the file itself, what they are."""
     arrays: dict[str, Any] = {}
-    unread: dict[str, str] = {}
 
     def visit(name: str, link: Any) -> bool | None:
-        if name.startswith(_CELLS):
-            return None
-        if isinstance(link, h5py.ExternalLink):
-            unread[name] = f"a link to the file {link.filename}"
-        elif (item := file.get(name)) is None:
-            unread[name] = "a link that leads nowhere"
-        elif isinstance(item, h5py.Dataset) and item.shape:
-            if reason := _elsewhere(item, file):
-                unread[name] = reason
-            else:
-                arrays[name] = item
+        item = None if isinstance(link, h5py.ExternalLink) else file.get(name)
+        if item is None:
+            arrays[name] = f"a link to {link.path if isinstance(link, h5py.SoftLink) else link.filename}"
+        elif isinstance(item, h5py.Dataset) and item.shape and not name.startswith(_CELLS):
+            arrays[name] = _elsewhere(item, file) or item
         return True if len(arrays) >= _MOST_ARRAYS else None
 
     file.visititems_links(visit)
-    return arrays, unread
+    return arrays
 
 
 def _elsewhere(data: Any, file: Any) -> str:
-    """Return why the values of an array are not all in its file; "" if they are."""
+    """Return what an array is whose values are not all in its file; "" if they are."""
     if data.external:
-        return f"kept in the file {data.external[0][0]}"
-    if not data.is_virtual:
-        return ""
-    parts = data.virtual_sources()
+        return f"in the file {data.external[0][0]}"
+    parts = data.virtual_sources() if data.is_virtual else []
     here = (".", posixpath.basename(file.filename))
-    others = sorted({part.file_name for part in parts if part.file_name not in here})
-    if others:
-        return f"a virtual data set over other files ({', '.join(others[:3])})"
-    lacking = [part.dset_name for part in parts if not isinstance(file.get(part.dset_name), h5py.Dataset)]
-    if lacking:
-        return f"a virtual data set without its source {lacking[0]}"
+    others = [part for part in parts if part.file_name not in here or part.dset_name not in file]
     mapped = sum(part.vspace.get_select_npoints() for part in parts)
-    return f"a virtual data set that lacks {data.size - mapped:,} values" if mapped < data.size else ""
+    if not others and (not parts or mapped >= data.size):
+        return ""
+    names = [f"{part.file_name}:{part.dset_name}" for part in others]
+    return f"a virtual data set with values that are not in this file ({listed(names)})"
 
 
-def _checked(name: str, arrays: dict[str, Any], unread: dict[str, str], path: Path) -> Any:
+def _may_hold_images(name: str, data: Any) -> bool:
+    return posixpath.basename(name) in IMAGE_FIELDS if isinstance(data, str) else layout_of(data) is not None
+
+
+def _checked(name: str, arrays: dict[str, Any], path: Path) -> Any:
     """Return an array that can be read, or say why it cannot."""
-    if name in unread:
-        hint = "Copy its values into one array of this file."
-        raise CorruptDataError(f"{name} is {unread[name]}, which is not read", where=path, hint=hint)
     data = arrays[name]
+    if isinstance(data, str):
+        hint = "Copy its values into one array of this file."
+        raise CorruptDataError(f"{name} is {data}, which is not read", where=path, hint=hint)
     sources = [data.file[part.dset_name] for part in data.virtual_sources()] if data.is_virtual else [data]
     for settings in (source.id.get_create_plist() for source in sources):
         for code in (settings.get_filter(number)[0] for number in range(settings.get_nfilters())):
             if not h5py.h5z.filter_avail(code):
-                what = f"{name} is compressed by {_FILTERS.get(code, 'a filter')} (HDF5's filter {code}), which is not installed"
+                what = f"{name} needs the filter {code} of HDF5 ({_FILTERS.get(code, 'unknown')}), which is not installed"
                 raise MissingDependencyError(what, where=path, hint="Run: pip install hdf5plugin.")
     kind = data.attrs.get(_MATLAB, b"")
     if "MATLAB_object_decode" in data.attrs or kind in (b"cell", b"char"):
@@ -168,13 +159,8 @@ def layout_of(data: Any) -> str | None:
     return next(iter(_layouts(data, None)), None)
 
 
-def _label_count(data: Any) -> int | None:
-    """Return for how many images an array has labels; None if it has several axes."""
-    return int(data.size) if data.size == max(data.shape) else None
-
-
 def _add(data: Any, count: int, labels: Labels, path: Path) -> None:
-    if _label_count(data) != count:
+    if not data.size == max(data.shape) == count:
         raise CorruptDataError(
             f"{data.name} has shape {data.shape}, not one label for each of {count:,} images",
             where=path,
