@@ -115,7 +115,7 @@ ACCELERATORS: tuple[Accelerator, ...] = (
 _NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
 _MOST_RATE = 1e9
 _LONGEST = 40
-_COUNT = re.compile(r":(-?[0-9.]+)(=|$)")
+_COUNT = re.compile(r"[^=]+:(-?[0-9.]+)(=|$)")
 _UNSAID = re.compile(r"nvidia|amd|geforce|tesla|instinct|sxm[0-9]?|[0-9]+ ?gb|hbm3|[^a-z0-9]")
 """What may stand in a device's name, or be missing: makers, memory, sockets, spaces and hyphens."""
 
@@ -126,7 +126,7 @@ def find_accelerator(text: str) -> Accelerator:
     A device is known by its usual names, such as "A100 80GB" or "4090".
     """
     label, given, rate = text.strip().rpartition("=")
-    if count := _COUNT.search(text.strip()):
+    if count := _COUNT.match(text.strip()):
         hint = "plan --accelerator takes NAME:COUNT, 1 or more; other commands take the name alone."
         raise UsageError(f"no count of accelerators can be {count[1]} here", hint=hint)
     name, _, model = text.strip().lower().partition(":")

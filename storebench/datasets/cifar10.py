@@ -59,9 +59,7 @@ def parse_python(raw: bytes, where: str) -> Records:
         classes = np.asarray(labels).reshape(len(pixels))
     except ValueError as error:  # another number of labels, or lists of several lengths
         raise _damaged(f"does not hold {len(pixels)} labels", where=where) from error
-    if classes.dtype.kind not in "iuf" or not np.isin(classes, range(256)).all():
-        raise _damaged("holds a label that is not a class", where=where)
-    return pixels.reshape(-1, 3, 32, 32), _checked_labels(classes.astype(np.uint8), where)
+    return pixels.reshape(-1, 3, 32, 32), _checked_labels(classes, where)
 
 
 def _unpickled(raw: bytes, where: str) -> dict[Any, Any]:
@@ -72,9 +70,9 @@ def _unpickled(raw: bytes, where: str) -> dict[Any, Any]:
     return {key.decode("latin-1") if isinstance(key, bytes) else key: value for key, value in loaded.items()}
 
 
-def _checked_labels(labels: npt.NDArray[np.uint8], where: str) -> npt.NDArray[np.int64]:
-    if labels.max() > 9:
-        raise _damaged(f"label {labels.max()} is not a class from 0 to 9", where=where)
+def _checked_labels(labels: npt.NDArray[Any], where: str) -> npt.NDArray[np.int64]:
+    if (wrong := labels[~np.isin(labels, range(10))]).size:
+        raise _damaged(f"label {wrong[0]} is not a class from 0 to 9", where=where)
     return labels.astype(np.int64)
 
 

@@ -83,10 +83,8 @@ class Labels:
             word = value.strip()
             self._codes.append(self._words.setdefault(word, len(self._words)) if word else -1)
             return
-        wrong = f"is a {type(value).__name__}, not one whole number or text"
-        if isinstance(value, str):
-            wrong = f"has {len(value):,} characters"
-        what = f"the label of sample {len(self)} {wrong}"
+        kind = f"{len(value):,} characters long" if isinstance(value, str) else f"a {type(value).__name__}"
+        what = f"the label of sample {len(self)} is {kind}, not one whole number or text"
         raise CorruptDataError(what, where=where or self._where, hint=_OTHER_FIELD)
 
     def skip(self, count: int) -> None:
@@ -304,11 +302,7 @@ def reading_file(
         yield
     except errors as error:
         reason = " ".join(str(error).split())[:200] or "fewer rows than it says"
-        hint = (
-            "Write it again in another way."
-            if isinstance(error, (*_WHOLE, *whole))
-            else "Copy the file again."
-        )
+        hint = "Write it in another way." if isinstance(error, (*_WHOLE, *whole)) else "Copy the file again."
         raise CorruptDataError(f"{what} ({reason})", where=path, hint=hint) from error
 
 

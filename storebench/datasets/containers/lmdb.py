@@ -21,7 +21,7 @@ from storebench.units import number_of
 
 _WHOLE = (lmdb.VersionMismatchError, lmdb.IncompatibleError, lmdb.MemoryError)
 reading = partial(reading_file, what="LMDB cannot read it", errors=(lmdb.Error,), whole=_WHOLE)
-_CHANNELS, _HEIGHT, _WIDTH, _DATA, _LABEL, _FRACTIONS = range(1, 7)
+_CHANNELS, _HEIGHT, _WIDTH, _DATA, _LABEL = range(1, 6)
 """Fields of Datum. Its pixels are planes, in the order of OpenCV; the field for "encoded" is not needed."""
 
 
@@ -119,10 +119,8 @@ def _datum(value: memoryview) -> dict[int, Any]:
     datum = dict(wire_fields(value))
     sides: list[Any] = [datum.get(side, 0) for side in (_CHANNELS, _HEIGHT, _WIDTH, _LABEL)]
     data = datum.get(_DATA)
-    if _FRACTIONS in datum and not data:
-        raise ValueError("it holds float_data, which are no pixels")
     if not isinstance(data, memoryview) or not all(isinstance(side, int) for side in sides):
-        raise ValueError("it has no bytes of an image")
+        raise ValueError("it has no bytes of an image (float_data is not read)")
     if not is_image_file(data) and math.prod(sides[:3]) != len(data):
         raise ValueError(f"{len(data):,} bytes are no image of {' x '.join(map(str, sides[:3]))}")
     return datum

@@ -13,6 +13,7 @@ import pytest
 
 from storebench.datasets import Dataset, DatasetSpec, open_dataset
 from storebench.errors import CorruptDataError, MissingDependencyError, StorebenchError
+from storebench.formats.peers.container import backend_in_place
 from storebench.formats.registry import parse_backend
 from storebench.settings.words import Split
 from storebench.stores.convert import ensure_store
@@ -75,7 +76,7 @@ FLOATS = b"\x08\x01\x10\x01\x18\x01" + b"\x35" + bytes(4)  # 1 x 1 x 1, and a fr
             datum(data=bytes(20 * 30 * 4), label=1, shape=(4, 20, 30)),
             "pixels of 4 channels, and 1 or 3 are read",
         ),
-        (FLOATS, "float_data, which are no pixels"),
+        (FLOATS, "float_data is not read"),
     ],
 )
 def test_other_messages_of_caffe_are_refused_by_their_kind(value: bytes, says: str, tmp_path: Path) -> None:
@@ -347,6 +348,7 @@ def test_labelled_samples_are_read_in_place(cli: Cli, tmp_path: Path) -> None:
     spec = DatasetSpec(name=f"container:{_tar(tmp_path / 'a.tar', TEN)}")
     store = ensure_store(spec, parse_backend("container"), tmp_path / "stores")
     assert store.manifest.count == 4
+    assert backend_in_place(open_dataset(spec), may_stream=True)[0] == "container"  # a stream has all samples
     for limit in (("--limit", "2"), ()):
         done = cli("convert", "container", "--dataset", "a.tar", *limit)
         assert done.returncode == 0, done.stderr

@@ -417,7 +417,7 @@ REFUSED: dict[str, tuple[Write, str]] = {
         _tar({"a.jpg": JPEG, "a.png": JPEG}),
         "several images in one sample: jpg, png. Name one",
     ),
-    "a label without end": (_tar({"a.jpg": JPEG, "a.cls": b"1" * 5000}), "has 5,000 characters"),
+    "a label without end": (_tar({"a.jpg": JPEG, "a.cls": b"1" * 5000}), "is 5,000 characters long"),
     "a field twice": (_tar({"a.jpg": JPEG, "./a.jpg": JPEG}), "several members of one name in the sample a"),
     "a path only": (_parquet({"image": PATHS}), "Write the images into the table"),
     "numbers": (_parquet({"image": [1]}), "holds int64, not the bytes of image files"),
