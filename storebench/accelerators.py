@@ -115,7 +115,8 @@ ACCELERATORS: tuple[Accelerator, ...] = (
 _NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
 _MOST_RATE = 1e9
 _LONGEST = 40
-_UNSAID = re.compile(r"nvidia|amd|geforce|tesla|instinct|sxm[0-9]?|[0-9]+ ?gb|[^a-z0-9]")
+_COUNT = re.compile(r"[^=]+:(-?[0-9.]+)(=|$)")
+_UNSAID = re.compile(r"nvidia|amd|geforce|tesla|instinct|sxm[0-9]?|[0-9]+ ?gb|hbm3|[^a-z0-9]")
 """What may stand in a device's name, or be missing: makers, memory, sockets, spaces and hyphens."""
 
 
@@ -125,8 +126,12 @@ def find_accelerator(text: str) -> Accelerator:
     A device is known by its usual names, such as "A100 80GB" or "4090".
     """
     label, given, rate = text.strip().rpartition("=")
+    if count := _COUNT.match(text.strip()):
+        hint = "plan --accelerator takes NAME:COUNT, 1 or more; other commands take the name alone."
+        raise UsageError(f"no count of accelerators can be {count[1]} here", hint=hint)
     name, _, model = text.strip().lower().partition(":")
-    of_device = [profile for profile in ACCELERATORS if _core(name) in _names(profile)]
+    # The card of the H100 is a device of its own; cards of others differ little.
+    of_device = _called(_core(name)) or _called(_core(name).removesuffix("pcie"))
     if given or (_NUMBER.fullmatch(rate) and not of_device):
         return _of_rate(label.strip(), rate.strip(), text)
     if not of_device:
@@ -143,7 +148,11 @@ def find_accelerator(text: str) -> Accelerator:
 
 def _core(name: str) -> str:
     """Return the letters and digits of a device's name that tell it from others."""
-    return _UNSAID.sub("", name.lower())
+    return _UNSAID.sub("", name.lower().replace("hbm2e", "pcie"))
+
+
+def _called(core: str) -> list[Accelerator]:
+    return [profile for profile in ACCELERATORS if core in _names(profile)]
 
 
 def _names(profile: Accelerator) -> set[str]:

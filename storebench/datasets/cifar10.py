@@ -55,11 +55,11 @@ def parse_python(raw: bytes, where: str) -> Records:
         raise _damaged("does not hold N x 3,072 bytes of pixels", where=where)
     if pixels.dtype != np.uint8:
         raise _damaged(f"its pixels are {pixels.dtype}, not uint8", where=where)
-    if not (isinstance(labels, list) and len(labels) == len(pixels)):
-        raise _damaged(f"does not hold {len(pixels)} labels", where=where)
-    if not all(type(label) is int and 0 <= label <= 255 for label in labels):
-        raise _damaged("holds a label that is not a class", where=where)
-    return pixels.reshape(-1, 3, 32, 32), _checked_labels(np.array(labels, dtype=np.uint8), where)
+    try:
+        classes = np.asarray(labels).reshape(len(pixels))
+    except ValueError as error:  # another number of labels, or lists of several lengths
+        raise _damaged(f"does not hold {len(pixels)} labels", where=where) from error
+    return pixels.reshape(-1, 3, 32, 32), _checked_labels(classes, where)
 
 
 def _unpickled(raw: bytes, where: str) -> dict[Any, Any]:
@@ -70,9 +70,9 @@ def _unpickled(raw: bytes, where: str) -> dict[Any, Any]:
     return {key.decode("latin-1") if isinstance(key, bytes) else key: value for key, value in loaded.items()}
 
 
-def _checked_labels(labels: npt.NDArray[np.uint8], where: str) -> npt.NDArray[np.int64]:
-    if labels.max() > 9:
-        raise _damaged(f"label {labels.max()} is not a class from 0 to 9", where=where)
+def _checked_labels(labels: npt.NDArray[Any], where: str) -> npt.NDArray[np.int64]:
+    if (wrong := labels[~np.isin(labels, range(10))]).size:
+        raise _damaged(f"label {wrong[0]} is not a class from 0 to 9", where=where)
     return labels.astype(np.int64)
 
 

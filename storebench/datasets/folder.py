@@ -24,6 +24,9 @@ from storebench.units import number_of
 OTHER_IMAGES = (".avif", ".cr2", ".dng", ".heic", ".heif", ".jp2", ".jxl", ".nef", ".svg", ".tga")
 """Endings of image files that are not read."""
 
+NO_IMAGES = (".csv", ".db", ".ini", ".json", ".mat", ".md", ".npy", ".npz", ".txt", ".xml", ".yaml")
+"""Endings of files that are known to be no images. A file with any other ending, or none, is known by its content."""
+
 SYSTEM_FOLDERS = (
     *("lost+found", "@eadir", "@recycle", "@recently-snapshot", "@tmp", "#recycle", "#snapshot", "__macosx"),
     *("$recycle.bin", "recycler", "system volume information", "network trash folder", "temporary items"),
@@ -96,6 +99,8 @@ class ClassFolders:
                         files.append(path)
                     elif path.lower().endswith(OTHER_IMAGES):
                         self._seen.others.add(self._root / path)
+                    elif not path.lower().endswith(NO_IMAGES):
+                        self._seen.no_images.add(self._root / path)
         except OSError as error:
             raise unreadable(self._root / folder, error) from error
         return folders, files
@@ -118,9 +123,9 @@ class ClassFolders:
 
 
 def _is_named_as_image(entry: os.DirEntry[str]) -> bool:
-    """Return whether a file's name has the ending of an image, or none while its content begins as an image does."""
+    """Return whether a file's name has the ending of an image, or an unusual one while its content begins as an image does."""
     name = entry.name.lower()
-    if "." in name:
+    if name.endswith((*EXTENSIONS, *OTHER_IMAGES, *NO_IMAGES)):
         return name.endswith(EXTENSIONS)
     try:
         with open_regular(Path(entry.path)) as stream:
@@ -246,7 +251,7 @@ def _refuse_split_or_class(path: Path, name: str, other: str) -> NoReturn:
     )
 
 
-MOST_NAMED = 5  # most folders that a note names
+MOST_NAMED = 5  # most folders, or kinds of files, that a note names
 ONE_CLASS = "images"  # name of the only class of images that are in no class folder
 
 
@@ -337,6 +342,7 @@ def _scan_classes(
         "one class only, so every label is 0" if len(classes) == 1 else "",
         note,
         _other_formats(seen, root),
+        _left_out(seen.no_images, root, "file", "without an image", lambda path: path.suffix or "no ending"),
         _without_images(by_class, seen, root),
         _left_out(seen.systems, root, "folder", "that a system made", lambda path: path.name),
     ]
@@ -354,7 +360,7 @@ def _other_formats(seen: ScanSnapshot, root: Path) -> str:
 def _left_out(paths: Iterable[Path], root: Path, noun: str, which: str, kind: Callable[[Path], str]) -> str:
     """Return a clause that counts what is left out below a folder, and names its kinds; "" if there is nothing."""
     within = [path for path in paths if path.is_relative_to(root)]
-    kinds = ", ".join(sorted(set(map(kind, within))))
+    kinds = ", ".join(sorted(set(map(kind, within)))[:MOST_NAMED])
     return f"{number_of(len(within), noun)} {which} left out: {kinds}" if within else ""
 
 

@@ -1,5 +1,6 @@
 """A store as a map-style dataset of torch: pixels and labels for a DataLoader, through any reader of the format."""
 
+import operator
 import os
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import util as process_util
@@ -118,6 +119,8 @@ class StoreDataset(torch_data.Dataset[tuple[Any, int]]):
         ------
         IndexError
             `index` is not in ``range(len(dataset))``; negative indices are refused, too.
+        TypeError
+            `index` is no integer.
         IntegrityError
             The store is damaged.
         """
@@ -145,11 +148,11 @@ class StoreDataset(torch_data.Dataset[tuple[Any, int]]):
 
     def checked(self, indices: Sequence[int]) -> Indices:
         """Return indices as an array, int64 [n], or raise `IndexError` if no sample has one of them."""
-        wanted = np.asarray(indices, dtype=np.int64)
-        if wanted.size and not 0 <= wanted.min() <= wanted.max() < len(self):
-            wrong = next(index for index in indices if not 0 <= index < len(self))
+        numbers = list(map(operator.index, indices))
+        if numbers and not 0 <= min(numbers) <= max(numbers) < len(self):
+            wrong = next(number for number in numbers if not 0 <= number < len(self))
             raise IndexError(f"no sample {wrong} in {len(self)}")
-        return wanted
+        return np.array(numbers, np.int64)
 
     def close(self) -> None:
         """Close this process's reader; the next sample opens it anew. Calling it twice is harmless."""

@@ -85,7 +85,7 @@ class Loader(torch_data.DataLoader[Any]):
     Parameters
     ----------
     dataset
-        The store. Its transform is applied to each image.
+        The store, or a `torch.utils.data.Subset` of one. Its transform is applied to each image.
     batch_size, shuffle, sampler, batch_sampler, drop_last, generator, persistent_workers, worker_init_fn
         As for the DataLoader. `sampler` may be a `DistributedSampler`, whose `set_epoch` is called as usual.
     workers
@@ -109,7 +109,7 @@ class Loader(torch_data.DataLoader[Any]):
     Raises
     ------
     TypeError
-        `dataset` is not a `StoreDataset`.
+        `dataset` is not a `StoreDataset`, or a subset of one.
     ValueError
         An impossible value or combination.
     CellFailedError
@@ -125,7 +125,7 @@ class Loader(torch_data.DataLoader[Any]):
 
     def __init__(
         self,
-        dataset: StoreDataset,
+        dataset: StoreDataset | torch_data.Subset[tuple[Any, int]],
         batch_size: int = 1,
         workers: int = 0,
         *,
@@ -143,9 +143,15 @@ class Loader(torch_data.DataLoader[Any]):
         persistent_workers: bool = False,
         num_workers: int | None = None,
     ) -> None:
-        if not isinstance(dataset, StoreDataset) or type(dataset).__getitem__ is not StoreDataset.__getitem__:
+        store: Any = dataset
+        places: Sequence[int] | None = None  # in the store, of the samples of a subset
+        while type(store) is torch_data.Subset:
+            places = store.indices if places is None else [store.indices[place] for place in places]
+            store = store.dataset
+        if not isinstance(store, StoreDataset) or type(store).__getitem__ is not StoreDataset.__getitem__:
             raise TypeError(
-                f"dataset must be a storebench.StoreDataset, not {type(dataset).__name__}: 'storebench convert' makes a store of images"
+                f"dataset must be a storebench.StoreDataset, or a Subset of one, not {type(store).__name__}: "
+                "sampler= takes some samples of one, and 'storebench convert' makes a store of images"
             )
         if isinstance(workers, bool):
             raise TypeError("workers must be an integer; shuffle is given by name")
@@ -174,6 +180,7 @@ class Loader(torch_data.DataLoader[Any]):
             generator=generator,
             persistent_workers=persistent_workers,
         )
+        self._store, self._places = store, places
         self.kind = kind
         self.transform = transform
         self._collates = collate_fn is not None
@@ -192,7 +199,7 @@ class Loader(torch_data.DataLoader[Any]):
         return self._serve(batches, seed)
 
     def _serve(self, batches: Iterator[Sequence[int]], seed: int) -> Iterator[Any]:
-        dataset, keeps = cast("StoreDataset", self.dataset), self.persistent_workers or not self.num_workers
+        keeps = self.persistent_workers or not self.num_workers
         count = _PLANNED * max(1, self.num_workers)
         opened = self._kept
         try:
@@ -200,7 +207,9 @@ class Loader(torch_data.DataLoader[Any]):
                 opened = _Opened(self, self._loader(seed))
                 opened.loader.open()
                 self._kept = opened if keeps else None
-            while plan := [dataset.checked(batch) for batch in itertools.islice(batches, count)]:
+            if (places := self._places) is not None:
+                batches = ([places[index] for index in batch] for batch in batches)
+            while plan := [self._store.checked(batch) for batch in itertools.islice(batches, count)]:
                 yield from map(self._given, opened.loader.epoch(EpochPlan(epoch=0, batches=plan)))
         finally:
             if opened is not None and (opened.loader.lost or opened is not self._kept):
@@ -208,7 +217,7 @@ class Loader(torch_data.DataLoader[Any]):
                 opened.close()
 
     def _loader(self, seed: int) -> LaneLoader:
-        dataset = cast("StoreDataset", self.dataset)
+        dataset = self._store
         prepare = _Prepare(
             dataset=dataset,
             transform=self.transform,

@@ -42,10 +42,49 @@ def test_a_name_alone_means_the_first_network_of_its_device() -> None:
         ("H100 80GB", "h100:resnet50"),
         ("H100 PCIe", "h100-pcie:resnet50"),
         ("Tesla V100", "v100:resnet50"),
+        ("Tesla V100-SXM2-32GB", "v100:resnet50"),
+        ("Tesla V100-PCIE-16GB", "v100:resnet50"),
+        ("Tesla P100-PCIE-16GB", "p100:resnet50"),
+        ("NVIDIA H100 80GB HBM3", "h100:resnet50"),
+        ("NVIDIA H100 80GB HBM2e", "h100-pcie:resnet50"),
+        ("NVIDIA H100 PCIe", "h100-pcie:resnet50"),
+        ("NVIDIA A100 80GB PCIe", "a100:resnet50"),
+        ("NVIDIA A100-PCIE-40GB", "a100:resnet50"),
+        ("NVIDIA A100-PCIE-40GB:vit_b16", "a100:vit_b16"),
+        ("NVIDIA GeForce RTX 4090", "rtx4090:resnet50"),
+        ("NVIDIA L40S", "l40s:resnet50"),
     ],
 )
 def test_a_device_is_known_by_its_usual_names(text: str, key: str) -> None:
     assert find_accelerator(text).key == key
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "NVIDIA A100-SXM4-80GB MIG 1g.10gb",
+            "NVIDIA A10G",
+            "Tesla T4",
+            "NVIDIA H100 NVL",
+            "Tesla V100S-PCIE-32GB",
+        ),
+        *("NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA GeForce RTX 3090 Ti"),
+    ],
+)
+def test_a_part_or_a_variant_is_not_taken_for_the_device(text: str) -> None:
+    with pytest.raises(UnknownNameError, match="name one of these: k40, k80"):
+        find_accelerator(text)
+    with pytest.raises(UnknownNameError, match="h100-pcie:resnet50"):
+        find_accelerator("h100 pcie:vit_b16")
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [("a100:0", "0"), ("a100:vit_b16:0", "0"), ("a100:-1", "-1"), ("gpu:0=5", "0")]
+)
+def test_a_number_behind_the_colon_is_a_count(text: str, number: str) -> None:
+    with pytest.raises(UsageError, match=f"no count of accelerators can be {number} here.*NAME:COUNT"):
+        find_accelerator(text)
 
 
 @pytest.mark.parametrize(

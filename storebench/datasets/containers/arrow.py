@@ -71,7 +71,8 @@ class Rows(Container):
     def _columns(self, schema: pa.Schema, path: Path) -> dict[str, pa.DataType]:
         """Return the types of the columns of images and, if there is one, of labels."""
         holding = [field.name for field in schema if _holds_images(field.type)]
-        image = self.image_field(schema.names, path, holding)
+        varying = [name for name in holding if not pa.types.is_fixed_size_binary(schema.field(name).type)]
+        image = self.image_field(schema.names, path, varying or holding)  # others may be digests
         if image not in holding:
             raise CorruptDataError(
                 f"the column {image} holds {schema.field(image).type}, not the bytes of image files",
@@ -215,6 +216,13 @@ def content_of(scalar: Any) -> Any:
 
 
 def _holds_images(kind: pa.DataType) -> bool:
-    if pa.types.is_struct(kind):
+    """Return whether the values of a type are bytes, however they are kept."""
+    types = pa.types
+    if types.is_struct(kind):
         return kind.get_field_index(_BYTES) >= 0 and _holds_images(kind.field(_BYTES).type)
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+    if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
+        return _holds_images(kind.value_type)
+    if isinstance(kind, pa.BaseExtensionType):
+        return _holds_images(kind.storage_type)
+    tests = (types.is_binary, types.is_large_binary, types.is_binary_view, types.is_fixed_size_binary)
+    return any(test(kind) for test in tests)

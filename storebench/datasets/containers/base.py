@@ -45,8 +45,9 @@ _OTHER_FIELD = "Name another field for the label with #IMAGE,LABEL."
 
 @dataclass(frozen=True)
 class Classes:
-    labels: npt.NDArray[np.int64]  # the class of each sample, int64 [n]
+    labels: npt.NDArray[np.int64]  # the class of each sample, int64 [n]; -1 for a sample that has none
     names: tuple[str, ...]
+    no_label: str = ""  # the number that stands for "no label", if samples have it
 
     def among(self, names: tuple[str, ...], where: Path) -> "Classes":
         """Return the same classes by their places among those of the train split."""
@@ -58,73 +59,79 @@ class Classes:
                 where=where,
                 hint="Use the train split only, or label both alike.",
             )
-        return Classes(np.array([place[name] for name in self.names], np.int64)[self.labels], names)
+        places = np.array([*(place[name] for name in self.names), -1], np.int64)
+        return Classes(places[self.labels], names, self.no_label)
 
 
 class Labels:
-    """Collect the labels of samples, numbers or texts, and make classes of them; all samples have one, or none."""
+    """Collect the labels of samples, numbers or texts, and make classes of them."""
 
     def __init__(self, where: str | Path, asked: Asked) -> None:
-        self._where = where
-        self._needed = bool(asked.label)
-        self._lacking = 0  # samples without a label
-        self._codes = array("q")
+        self._where, self._asked = where, asked
+        self._codes = array("q")  # the number of each sample's word; -1 without a label
         self._words: dict[str, int] = {}
 
     def add(self, value: Any, where: str | Path | None = None) -> None:
-        """Append the label of the next sample, None for no label; `where` is the place of that sample."""
-        if value is None and not self._codes and not self._needed:
-            self.skip(1)
-            return
-        place, hint = where or self._where, _OTHER_FIELD
-        if self._lacking:
-            hint = "Label all samples or none, or name the field: write #IMAGE,LABEL behind the path."
-            raise CorruptDataError("it has a label, and samples before it have none", where=place, hint=hint)
+        """Append the label of the next sample, at the place `where`; None, NaN and an empty text are no label."""
         if isinstance(value, bytes | memoryview):
             value = bytes(value).decode("utf-8", "replace")
         elif isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
             value = str(int(value))
-        if not isinstance(value, str):
-            kind = "missing" if value is None else f"a {type(value).__name__}"
-            wrong = f"is {kind}, not one whole number or text"
-        elif not value.strip():
-            wrong = "is empty"
-        elif len(value) > _LONGEST_LABEL:
-            wrong = f"has {len(value):,} characters"
-        else:
-            self._codes.append(self._words.setdefault(value.strip(), len(self._words)))
+        elif value is None or (isinstance(value, float) and math.isnan(value)):
+            value = ""
+        if isinstance(value, str) and len(value) <= _LONGEST_LABEL:
+            word = value.strip()
+            self._codes.append(self._words.setdefault(word, len(self._words)) if word else -1)
             return
-        raise CorruptDataError(f"the label of sample {len(self)} {wrong}", where=place, hint=hint)
+        kind = f"{len(value):,} characters long" if isinstance(value, str) else f"a {type(value).__name__}"
+        what = f"the label of sample {len(self)} is {kind}, not one whole number or text"
+        raise CorruptDataError(what, where=where or self._where, hint=_OTHER_FIELD)
 
     def skip(self, count: int) -> None:
-        """Count samples that have no label."""
+        """Append samples that have no label."""
         if not 0 <= count <= MOST_SAMPLES:
             raise CorruptDataError(f"no file holds {count:,} samples", where=self._where)
-        self._lacking += count
+        self._codes.extend(array("q", [-1]) * count)
 
     def __len__(self) -> int:
-        return self._lacking + len(self._codes)
+        return len(self._codes)
 
     def classes(self, names: Sequence[str] = ()) -> Classes:
         """Return a class per sample: small numbers as they are, if need be with `names`; others in ascending order."""
-        if not self._codes:
-            return Classes(np.zeros(self._lacking, np.int64), (ONE_CLASS,))
         words = list(self._words)
+        no_label = _no_label(words, names)
         numbers = [int(word) for word in words if word.removeprefix("-").isdecimal()]
         keys: list[Any] = numbers if len(numbers) == len(words) else words
-        small = keys is numbers and 0 <= min(keys) <= max(keys) <= MOST_LABEL
-        order = list(range(max(keys) + 1)) if small else sorted(set(keys))
+        used = [key for key, word in zip(keys, words, strict=True) if word != no_label]
+        if not used:
+            if self._asked.label and len(self):
+                what = f"no sample has a label in {self._asked.label}"
+                raise CorruptDataError(what, where=self._where, hint=_OTHER_FIELD)
+            return Classes(np.zeros(len(self), np.int64), (ONE_CLASS,))
+        are_numbers = isinstance(used[0], int)
+        if are_numbers and names and not 0 <= min(used) <= max(used) < len(names):
+            what = f"labels {min(used)} to {max(used)}, but there are names of {len(names)} classes"
+            raise CorruptDataError(what, where=self._where, hint="Write the labels again.")
+        small = are_numbers and 0 <= min(used) <= max(used) <= MOST_LABEL
+        order = list(range(max(used) + 1)) if small else sorted(set(used))
         known = tuple(names) if small and names else tuple(map(str, order))
         if len(order) > MOST_LABEL + 1:
             raise CorruptDataError(
                 f"{len(order):,} different labels, which are no classes", where=self._where, hint=_OTHER_FIELD
             )
-        if len(order) > len(known):
-            what = f"label {order[-1]}, but there are names of {len(known)} classes"
-            raise CorruptDataError(what, where=self._where, hint="Write the labels again.")
         place = {key: number for number, key in enumerate(order)}
-        ranks = np.array([place[key] for key in keys], np.int64)
-        return Classes(ranks[np.array(self._codes)], known)
+        ranks = np.array([*(place.get(key, -1) for key in keys), -1], np.int64)  # -1 is also the last place
+        return Classes(ranks[np.array(self._codes)], known, no_label)
+
+
+def _no_label(words: Sequence[str], names: Sequence[str]) -> str:
+    """Return the negative number that stands for "no label" beside classes, as -1 does for Hugging Face; "" for none."""
+    negative = [word for word in words if word.startswith("-") and word[1:].isdecimal()]
+    others = [word for word in words if word not in negative]
+    if len(negative) != 1 or (set(words) == {"-1", "1"} and not names):  # two classes with these signs
+        return ""
+    are_large = any(word.isdecimal() and int(word) > MOST_LABEL for word in others)
+    return "" if are_large else negative[0]
 
 
 _OPENING = threading.RLock()
@@ -139,6 +146,7 @@ class Container(ABC):
 
     classes: Classes
     notes: Sequence[str] = ()  # clauses on samples that were left out
+    caches: int = 0  # files that a library wrote beside the data
     ignored: Sequence[str] = ()  # fields beside the images where none was found to be the label
     deadline: float = math.inf  # of `time.perf_counter`: a scan of one file may end early then
     not_in_place: str = ""  # why its samples cannot be read where they are
@@ -288,14 +296,21 @@ def read_at(path: Path, offset: int, size: int) -> bytes:
     return content
 
 
+_WHOLE = (NotImplementedError, MemoryError, TypeError)
+"""Errors of libraries for a file that is whole, but of a kind or size that they do not read."""
+
+
 @contextmanager
-def reading_file(path: Path, *, what: str, errors: tuple[type[Exception], ...]) -> Iterator[None]:
-    """Turn what a library raises for a damaged file into one line: what does not work, and the library's reason."""
+def reading_file(
+    path: Path, *, what: str, errors: tuple[type[Exception], ...], whole: tuple[type[Exception], ...] = ()
+) -> Iterator[None]:
+    """Turn what a library raises for a file into one line; `whole` are its errors for files without damage."""
     try:
         yield
     except errors as error:
         reason = " ".join(str(error).split())[:200] or "fewer rows than it says"
-        raise CorruptDataError(f"{what} ({reason})", where=path, hint="Copy the file again.") from error
+        hint = "Write it in another way." if isinstance(error, (*_WHOLE, *whole)) else "Copy the file again."
+        raise CorruptDataError(f"{what} ({reason})", where=path, hint=hint) from error
 
 
 def cut_short(path: Path, offset: int) -> CorruptDataError:

@@ -24,15 +24,23 @@ def open_container(
     text: str, split: Split, image_size: int | None = None, listings: Listings | None = None
 ) -> Dataset:
     """Open ``container:PATH``: its samples are in the order of its files, and of each file."""
-    container = scanned(find_container(text, split), listings)
+    place = find_container(text, split)
+    container = scanned(place, listings)
     if split == Split.TEST:
         train = scanned(find_container(text, Split.TRAIN), listings).classes.names
         container.classes = container.classes.among(train, container.files[0])
-    classes = container.classes
-    one_class = "one class only, so every label is 0" if len(classes.names) == 1 else ""
+    classes, notes = container.classes, [*container.notes]
+    if place.caches:
+        notes.append(f"{number_of(place.caches, 'cache file')} beside the data left out")
+    labelled = np.flatnonzero(classes.labels >= 0)
+    if (unlabelled := len(classes.labels) - len(labelled)) > 0:
+        number = f" ({classes.no_label})" if classes.no_label else ""
+        notes.append(f"{number_of(unlabelled, 'sample')} without a label{number} left out")
     if classes.names == (ONE_CLASS,):
         others = f" (#IMAGE,LABEL names one of {listed(container.ignored)})" if container.ignored else ""
-        one_class = f"no label found, so every label is 0{others}"
+        notes.append(f"no label found, so every label is 0{others}")
+    elif len(classes.names) == 1:
+        notes.append("one class only, so every label is 0")
     source = f"{container.kind} ({number_of(len(container.files), 'file')})"
     identity = container.asked, fingerprint(classes.labels.tobytes()), classes.names, container.digest
     info = DatasetInfo(
@@ -41,18 +49,19 @@ def open_container(
         count=len(classes.labels),
         image_shape=container.shape,
         class_names=classes.names,
-        provenance=Provenance(origin=Origin.REAL, source=source).noted(*container.notes, one_class),
+        provenance=Provenance(origin=Origin.REAL, source=source).noted(*notes),
         fingerprint=fingerprint("pixels", container.shape, *identity),
     )
-    if container.are_files:
-        return ContainerImages(info, container, image_size, identity)
-    if image_size is not None:
+    if image_size is not None and not container.are_files:
         raise UsageError(
             f"the samples of {container.kind} are pixels of one size, so none can be asked for",
             where=container.files[0],
             hint="Leave out --image-size.",
         )
-    return ContainerPixels(info, container)
+    samples: Dataset = ContainerPixels(info, container)
+    if container.are_files:
+        samples = ContainerImages(info, container, image_size, identity)
+    return ChosenSamples(samples, labelled.tolist(), ("labelled",)) if unlabelled else samples
 
 
 def in_place(dataset: Dataset) -> tuple[Container, Sequence[int]] | None:

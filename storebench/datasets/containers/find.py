@@ -92,6 +92,9 @@ _LOOKED_AT = 64  # most entries of a folder that are looked at to know it
 _MOST_EMPTY_BYTES = 1 << 20  # of an archive without members; a larger file of zeros was never written
 _MOST_FILES = 100_000  # that braces may name
 
+_CACHES = re.compile(r"cache-.*\.arrow|tmp[a-z0-9_]{8}|.*\.incomplete")
+"""Names of what Hugging Face's datasets writes beside the data: results of map, filter and shuffle, and unfinished files."""
+
 _BRACES = re.compile(r"\{(?:(\d+)\.\.(\d+)|([^{}]*,[^{}]*))\}")
 _PATTERN = re.compile(rf"[*?\[]|::|{_BRACES.pattern}")
 _SPLIT = re.compile(rf"(?<![a-z])({'|'.join(TRAIN_FOLDERS + TEST_FOLDERS)})(?![a-z])", re.IGNORECASE)
@@ -162,7 +165,9 @@ def find_container(text: str, split: Split) -> Container:
     place = Path(path)
     files = _in_folder(place, split) if place.is_dir() else _of_split(_files_named(path), split, place)
     if not files:
-        raise DataNotFoundError(f"no file is {known_kinds()} by its content", where=place, hint="Name one.")
+        what, hint = f"no file is {known_kinds()} by its content", "Name a file or a folder of it."
+        raise DataNotFoundError(what, where=place, hint=hint)
+    files = [file for file in files if not _CACHES.fullmatch(file.name)] or files
     kinds = [kind_of(file) for file in files]
     first = next((kind for kind in kinds if kind is not None and kind.target), None)
     for file, kind in zip(files, kinds, strict=True):
@@ -186,6 +191,9 @@ def find_container(text: str, split: Split) -> Container:
         what, hint = f"{first.words} needs the package {error.name}", f"Run: pip install '.[{module}]'."
         raise MissingDependencyError(what, where=place, hint=hint) from error
     container: Container = found(first.words, [file.absolute() for file in files], asked)
+    if first.words == "Arrow":
+        names = {name for folder in {file.parent for file in files} for name in os.listdir(folder)}  # noqa: PTH208 - names only
+        container.caches = len(list(filter(_CACHES.fullmatch, names - {file.name for file in files})))
     return container
 
 
@@ -242,8 +250,13 @@ def _saved(state: Path, beside: Sequence[str]) -> list[str]:
     about, hint = parse_json(read_file(state), state), "Save the dataset again."
     try:
         names = [str(entry["filename"]) for entry in about["_data_files"]]
-    except (KeyError, TypeError) as error:
+        parts = [key for entry in about["_data_files"] for key in ("skip", "take") if entry.get(key)]
+        chosen = [key for key in about if key.startswith("_indices") and about[key]] + parts
+    except (AttributeError, KeyError, TypeError) as error:
         raise CorruptDataError("lists no data files", where=state, hint=hint) from error
+    if chosen:
+        what = f"a selection of the rows ({chosen[0]}), which is not read"
+        raise CorruptDataError(what, where=state, hint="Call flatten_indices() and save the dataset again.")
     if not set(names) <= set(beside):
         raise CorruptDataError("lists files that are not in its folder", where=state, hint=hint)
     return names

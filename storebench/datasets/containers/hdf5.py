@@ -1,5 +1,7 @@
 """HDF5 files with one array of images, raw pixels or the bytes of image files, and one of labels beside it."""
 
+import contextlib
+import importlib
 import math
 import posixpath
 from functools import partial
@@ -10,9 +12,12 @@ import h5py
 import numpy as np
 
 from storebench.datasets.base import Image
-from storebench.datasets.containers.base import Container, Labels, reading_file
+from storebench.datasets.containers.base import IMAGE_FIELDS, Container, Labels, listed, reading_file
 from storebench.datasets.containers.pixels import image_or_pixels, refuse_large
-from storebench.errors import CorruptDataError
+from storebench.errors import CorruptDataError, MissingDependencyError
+
+with contextlib.suppress(ImportError):
+    importlib.import_module("hdf5plugin")  # it adds filters to the library
 
 _ERRORS = (OSError, RuntimeError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 reading = partial(reading_file, what="HDF5 cannot read it", errors=(*_ERRORS, MemoryError))
@@ -20,6 +25,14 @@ _MOST_ARRAYS = 10_000  # that are looked at
 _MOST_CACHE_BYTES = 512 << 20
 _LABELS_AT_ONCE = 1 << 16
 _OTHER = "Name another array: write #IMAGES,LABELS behind the path."
+_FILTERS = {307: "bzip2", 32001: "Blosc", 32004: "LZ4", 32008: "bitshuffle", 32013: "ZFP", 32015: "Zstandard"}
+_FILTERS |= {32017: "SZ", 32024: "SZ3", 32026: "Blosc2", 32028: "SPERR"}
+_MATLAB = "MATLAB_class"  # the attribute of every array that MATLAB wrote
+_CELLS = "#refs#/"  # the group of what MATLAB's cells hold
+_LETTERS = str.maketrans("BSYXR", "NNHWH")  # batch, sample, y, x and row, as axes may be labelled
+_ORDERS = ("NHWC", "NCHW", "HWCN", "NHW", "HWC", "CHW", "HWN")
+_ORDERS_OF_MATLAB = ("HWCN", "NHWC", "NCHW", "HWN", "HWC", "CHW", "NHW")
+"""Orders of the axes of images, the usual one first; without an N, one image is all. MATLAB counts the axes from the last."""
 
 
 class Hdf5Arrays(Container):
@@ -27,25 +40,33 @@ class Hdf5Arrays(Container):
         path = self.files[0]
         with reading(path), open_hdf5(path) as file:
             arrays = _arrays(file)
-            holding = [name for name, data in arrays.items() if layout_of(data) is not None]
+            holding = [name for name, data in arrays.items() if _may_hold_images(name, data)]
             self._image = self.image_field(arrays, path, holding)
-            images = arrays[self._image]
-            if (layout := layout_of(images)) is None:
-                shape = " x ".join(map(str, images.shape))
-                what = f"{self._image} holds {images.dtype} {shape}: neither uint8 pixels nor bytes of image files"
-                raise CorruptDataError(what, where=path, hint=_OTHER)
-            if layout:
-                refuse_large(images.shape[1:], path)
-            self._layout = layout
+            images = _checked(self._image, arrays, path)
             folder = posixpath.dirname(self._image)
             beside = {posixpath.basename(name): name for name in arrays if posixpath.dirname(name) == folder}
             named = {name: name for name in arrays} if self.asked.label else beside
             label = self.label_field(named, path, posixpath.basename(self._image))
+            classes = _checked(named[label], arrays, path) if label else None
             labels = Labels(path, self.asked)
-            if label:
-                _add(arrays[named[label]], len(images), labels, path)
+            fits = _layouts(images, None if classes is None else classes.size)
+            if not fits:
+                shape = " x ".join(map(str, images.shape))
+                what = f"{self._image} holds {images.dtype} {shape}: neither uint8 pixels nor bytes of image files"
+                raise CorruptDataError(what, where=path, hint=_OTHER)
+            self._layout, count = fits[0], len(images)
+            if self._layout:
+                sides = dict(zip(self._layout, images.shape, strict=True))
+                count = sides.pop("N", 1)
+                refuse_large([*sides.values()], path)
+            if _MATLAB in images.attrs:
+                self.notes = [f"{self._image} taken as MATLAB's {' x '.join(self._layout[::-1])}"]
+            elif len(fits) > 1:
+                self.notes = [f"{self._image} taken as {' x '.join(self._layout)}"]
+            if classes is None:
+                labels.skip(count)
             else:
-                labels.skip(len(images))
+                _add(classes, count, labels, path)
             self.classes = labels.classes()
             chunk = math.prod(images.chunks or (1,)) * images.dtype.itemsize
         self._cache_bytes = min(max(1 << 20, 2 * chunk), _MOST_CACHE_BYTES)
@@ -55,50 +76,97 @@ class Hdf5Arrays(Container):
 
     def read(self, index: int) -> bytes | Image:
         with reading(self.files[0]):
-            value = self.handle[index]
+            value = self.handle[tuple(index if axis == "N" else slice(None) for axis in self._layout or "N")]
         if not self._layout:
             return image_or_pixels(value if isinstance(value, bytes) else value.tobytes(), self.locate(index))
-        return np.ascontiguousarray(
-            np.atleast_3d(value.transpose(1, 2, 0) if self._layout == "CHW" else value)
-        )
+        axes = self._layout.replace("N", "")
+        upright = value.transpose([axes.index(axis) for axis in "HWC" if axis in axes])
+        return np.ascontiguousarray(np.atleast_3d(upright))
 
     def locate(self, index: int) -> str:
         return f"{self.files[0]}: {self._image}[{index}]"
 
 
 def _arrays(file: Any) -> dict[str, Any]:
-    """Return the arrays of a file by their paths, as far as they are in the file itself."""
-    found: dict[str, Any] = {}
+    """Return the arrays of a file by their paths; of those that are not all in the file itself, what they are."""
+    arrays: dict[str, Any] = {}
 
-    def visit(name: str, item: Any) -> bool | None:
-        if isinstance(item, h5py.Dataset) and item.shape and not item.external and not item.is_virtual:
-            found[name] = item
-        return True if len(found) >= _MOST_ARRAYS else None
+    def visit(name: str, link: Any) -> bool | None:
+        item = None if isinstance(link, h5py.ExternalLink) else file.get(name)
+        if item is None:
+            arrays[name] = f"a link to {link.path if isinstance(link, h5py.SoftLink) else link.filename}"
+        elif isinstance(item, h5py.Dataset) and item.shape and not name.startswith(_CELLS):
+            arrays[name] = _elsewhere(item, file) or item
+        return True if len(arrays) >= _MOST_ARRAYS else None
 
-    file.visititems(visit)
-    return found
+    file.visititems_links(visit)
+    return arrays
+
+
+def _elsewhere(data: Any, file: Any) -> str:
+    """Return what an array is whose values are not all in its file; "" if they are."""
+    if data.external:
+        return f"in the file {data.external[0][0]}"
+    parts = data.virtual_sources() if data.is_virtual else []
+    here = (".", posixpath.basename(file.filename))
+    others = [part for part in parts if part.file_name not in here or part.dset_name not in file]
+    mapped = sum(part.vspace.get_select_npoints() for part in parts)
+    if not others and (not parts or mapped >= data.size):
+        return ""
+    names = [f"{part.file_name}:{part.dset_name}" for part in others]
+    return f"a virtual data set with values that are not in this file ({listed(names)})"
+
+
+def _may_hold_images(name: str, data: Any) -> bool:
+    return posixpath.basename(name) in IMAGE_FIELDS if isinstance(data, str) else layout_of(data) is not None
+
+
+def _checked(name: str, arrays: dict[str, Any], path: Path) -> Any:
+    """Return an array that can be read, or say why it cannot."""
+    data = arrays[name]
+    if isinstance(data, str):
+        hint = "Copy its values into one array of this file."
+        raise CorruptDataError(f"{name} is {data}, which is not read", where=path, hint=hint)
+    sources = [data.file[part.dset_name] for part in data.virtual_sources()] if data.is_virtual else [data]
+    for settings in (source.id.get_create_plist() for source in sources):
+        for code in (settings.get_filter(number)[0] for number in range(settings.get_nfilters())):
+            if not h5py.h5z.filter_avail(code):
+                what = f"{name} needs the filter {code} of HDF5 ({_FILTERS.get(code, 'unknown')}), which is not installed"
+                raise MissingDependencyError(what, where=path, hint="Run: pip install hdf5plugin.")
+    kind = data.attrs.get(_MATLAB, b"")
+    if "MATLAB_object_decode" in data.attrs or kind in (b"cell", b"char"):
+        what = f"{name} is a {kind.decode()} of MATLAB, which is not read"
+        raise CorruptDataError(what, where=path, hint="Save it as an array of numbers.")
+    return data
+
+
+def _layouts(data: Any, count: int | None) -> list[str]:
+    """Return the orders that the axes of images may have, with `count` labels; "" for bytes of image files."""
+    text, base = h5py.check_string_dtype(data.dtype), h5py.check_vlen_dtype(data.dtype)
+    if data.ndim == 1 and (base == np.uint8 or (text is not None and text.length is None)):
+        return [""]
+    orders = [order[::-1] for order in _ORDERS_OF_MATLAB] if _MATLAB in data.attrs else [*_ORDERS]
+    said = "".join(dim.label[:1].upper() for dim in data.dims).translate(_LETTERS)
+    if any(sorted(said) == sorted(order) for order in orders):
+        orders = [said]
+    sides = {order: dict(zip(order, data.shape, strict=True)) for order in orders if len(order) == data.ndim}
+    fits = [order for order in sides if data.dtype == np.uint8 and sides[order].get("C", 1) in (1, 3)]
+    return [order for order in fits if sides[order].get("N", 1) == count] or fits
 
 
 def layout_of(data: Any) -> str | None:
     """Return the order of the axes of images, "" for bytes of image files, None if an array holds neither."""
-    text, base = h5py.check_string_dtype(data.dtype), h5py.check_vlen_dtype(data.dtype)
-    if data.ndim == 1 and (base == np.uint8 or (text is not None and text.length is None)):
-        return ""
-    if data.dtype != np.uint8 or data.ndim not in (3, 4):
-        return None
-    if data.ndim == 3:
-        return "HW"
-    return "HWC" if data.shape[3] in (1, 3) else "CHW" if data.shape[1] in (1, 3) else None
+    return next(iter(_layouts(data, None)), None)
 
 
 def _add(data: Any, count: int, labels: Labels, path: Path) -> None:
-    if data.shape not in ((count,), (count, 1)):
+    if not data.size == max(data.shape) == count:
         raise CorruptDataError(
             f"{data.name} has shape {data.shape}, not one label for each of {count:,} images",
             where=path,
             hint=_OTHER,
         )
-    for start in range(0, count, _LABELS_AT_ONCE):
+    for start in range(0, len(data), _LABELS_AT_ONCE):
         for value in data[start : start + _LABELS_AT_ONCE].ravel().tolist():
             labels.add(value)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import lmdb
+import numpy as np
 
 from storebench.datasets.base import Image
 from storebench.datasets.containers.base import Container, Labels, listed, reading_file
@@ -18,9 +19,10 @@ from storebench.datasets.containers.protobuf import signed, wire_fields
 from storebench.errors import CorruptDataError, UsageError
 from storebench.units import number_of
 
-reading = partial(reading_file, what="LMDB cannot read it", errors=(lmdb.Error,))
+_WHOLE = (lmdb.VersionMismatchError, lmdb.IncompatibleError, lmdb.MemoryError)
+reading = partial(reading_file, what="LMDB cannot read it", errors=(lmdb.Error,), whole=_WHOLE)
 _CHANNELS, _HEIGHT, _WIDTH, _DATA, _LABEL = range(1, 6)
-"""Fields of Datum. Its pixels are planar; the fields for fractions and for "encoded" are not needed."""
+"""Fields of Datum. Its pixels are planes, in the order of OpenCV; the field for "encoded" is not needed."""
 
 
 class LmdbRecords(Container):
@@ -30,34 +32,38 @@ class LmdbRecords(Container):
             raise UsageError("LMDB has no fields", where=path, hint="Name its folder alone.")
         self._keys, self._ends = bytearray(), array("q", [0])
         labels = Labels(path, self.asked)
-        samples, others = set[bytes](), dict[bytes, bytes]()
+        samples, others = set[bytes](), dict[bytes, tuple[bytes, str]]()
         with reading(path), self.handle.begin(buffers=True) as transaction:
             for view, value in transaction.cursor():
                 key = bytes(view)
                 pattern = re.sub(rb"\d+", b"#", key)
                 try:
                     label = _label(key, value, transaction)
-                except ValueError:
-                    others.setdefault(pattern, key)
+                except ValueError as error:
+                    others.setdefault(pattern, (key, str(error)))
                     continue
                 labels.add(label, f"{path}: key {key_text(key)}")
                 samples.add(pattern)
                 self._keys += key
                 self._ends.append(len(self._keys))
         if wrong := [key for pattern, key in others.items() if pattern in samples or not samples]:
-            pickled = is_pickle(self._value(wrong[0]))
-            reason = "pickled, which could run any code" if pickled else "no Datum of Caffe either"
+            key, why = wrong[0]
+            pickled = is_pickle(self._value(key))
+            reason = "pickled, which could run any code" if pickled else f"no Datum of Caffe either: {why}"
             raise CorruptDataError(
                 f"its value is no image file, and {reason}",
-                where=f"{path}: key {key_text(wrong[0])}",
+                where=f"{path}: key {key_text(key)}",
                 hint="Write it again as an image file; named databases are not read.",
             )
         used = {pattern.replace(b"image", b"label") for pattern in samples}
-        left = [key_text(key) for pattern, key in others.items() if pattern not in used]
+        left = [key_text(key) for pattern, (key, _) in others.items() if pattern not in used]
         self.notes = (
             [f"{number_of(len(left), 'kind')} of other records left out: {listed(left)}"] if left else []
         )
         self.classes = labels.classes()
+        if len(labels) and getattr(self.read(0), "shape", ())[2:] == (3,):
+            order = "blue, green, red, as convert_imageset writes them"
+            self.notes = [*self.notes, f"the planes of each Datum taken as {order}"]
 
     def read(self, index: int) -> bytes | Image:
         value = self._value(self._key(index))
@@ -68,7 +74,9 @@ class LmdbRecords(Container):
         except ValueError as error:
             raise CorruptDataError(f"no Datum ({error})", where=self.locate(index)) from error
         sides = [datum.get(side) for side in (_HEIGHT, _WIDTH, _CHANNELS)]
-        return image_or_pixels(datum[_DATA], self.locate(index), sides, planar=True)
+        image = image_or_pixels(datum[_DATA], self.locate(index), sides, planar=True)
+        # Caffe keeps the planes as OpenCV reads images: blue first.
+        return image if isinstance(image, bytes) else np.ascontiguousarray(image[..., ::-1])
 
     def locate(self, index: int) -> str:
         return f"{self.files[0]}: key {key_text(self._key(index))}"
@@ -112,7 +120,7 @@ def _datum(value: memoryview) -> dict[int, Any]:
     sides: list[Any] = [datum.get(side, 0) for side in (_CHANNELS, _HEIGHT, _WIDTH, _LABEL)]
     data = datum.get(_DATA)
     if not isinstance(data, memoryview) or not all(isinstance(side, int) for side in sides):
-        raise ValueError("it has no bytes of an image")
+        raise ValueError("it has no bytes of an image (float_data is not read)")
     if not is_image_file(data) and math.prod(sides[:3]) != len(data):
         raise ValueError(f"{len(data):,} bytes are no image of {' x '.join(map(str, sides[:3]))}")
     return datum

@@ -36,8 +36,11 @@ def image_or_pixels(
     if is_image_file(value):
         return bytes(value)
     known = len(sides) == 3 and all(isinstance(side, int) and side > 0 for side in sides)
-    if known and sides[2] in (1, 3) and math.prod(sides) == len(value):
+    if known and math.prod(sides) == len(value):
         refuse_large(sides, where)
+        if sides[2] not in (1, 3):
+            what = f"pixels of {sides[2]} channels, and 1 or 3 are read"
+            raise CorruptDataError(what, where=where, hint="Write them as grey or RGB.")
         height, width, channels = sides
         flat = np.frombuffer(value, np.uint8)
         if planar:

@@ -42,11 +42,15 @@ def backend_in_place(dataset: Dataset, *, may_stream: bool) -> tuple[str, int]:
     container, numbers = place
     if container.not_in_place:
         raise UsageError(container.not_in_place)
-    may_stream = may_stream and isinstance(container, TarShards | TfRecords) and container.streams
-    streams = may_stream and is_installed(STREAMS[type(container)])
+    is_stream = isinstance(container, TarShards | TfRecords) and container.streams and _are_first(numbers)
+    streams = may_stream and is_stream and is_installed(STREAMS[type(container)])
     codec = "" if container.are_files else "+raw"
     nbytes = sum(path.stat().st_size for path in container.files_of(numbers))
     return f"container{codec}{f':{STREAM}' if streams else ''}", nbytes
+
+
+def _are_first(numbers: Sequence[int] | Indices) -> bool:
+    return np.array_equal(numbers, np.arange(len(numbers)))
 
 
 class ContainerWriter(Writer):
@@ -63,8 +67,7 @@ class ContainerWriter(Writer):
         container, numbers = self._container, self._numbers
         (self.folder / SCAN_FILE).write_bytes(pickle.dumps(container))
         save_array(self.folder / NUMBERS_FILE, numbers)
-        is_first = np.array_equal(numbers, np.arange(len(numbers)))
-        if is_first and isinstance(container, TarShards | TfRecords) and container.streams:
+        if isinstance(container, TarShards | TfRecords) and container.streams and _are_first(numbers):
             shards = [container.spans.shard(number) for number in numbers.tolist()]
             _, sizes = np.unique(shards, return_counts=True)
             save_array(self.folder / SHARDS_FILE, sizes.astype(np.int64))
@@ -167,7 +170,7 @@ def _kind_of(store: Path) -> type[ContainerStream]:
         raise UsageError(
             "a stream serves all samples of a container, or the first ones, and no links in tar",
             where=container.files[0],
-            hint="Use --limit instead of --size, leave out --skip-unreadable, or name the backend container.",
+            hint="Use --limit instead of --size, leave out --skip-unreadable, label all samples, or name the backend container.",
         )
     get_format(STREAMS[type(container)])  # its error says how to install a missing library
     return TarStream if isinstance(container, TarShards) else TfRecordStream

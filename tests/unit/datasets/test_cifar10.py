@@ -145,7 +145,7 @@ def test_only_the_functions_of_an_array_may_be_named(name: str) -> None:
         (pickle.dumps({}), "not hold N x 3,072 bytes"),
         (cifar_pickle(batch(1)[0], labels(3)), "does not hold 4 labels"),
         (cifar_pickle(batch(1)[0], np.array([1, 2, 3, 10])), "label 10 is not a class"),
-        (cifar_pickle(batch(1)[0], np.array([1, 2, 3, -1])), "holds a label that is not a class"),
+        (cifar_pickle(batch(1)[0], np.array([1, 2, 3, -1])), "label -1 is not a class"),
         (cifar_pickle(batch(1)[0][:3], labels(4)).replace(b"J\x03\0\0\0", b"J\x04\0\0\0", 1), "not a pickle"),
     ],
 )
@@ -161,6 +161,42 @@ def test_pickles_of_newer_pythons_are_read_too() -> None:
         images, found = parse_python(pickle.dumps(modern, protocol), "batch")
         assert np.array_equal(images, planar)
         assert found.tolist() == classes.tolist()
+
+
+SAME_LABELS = {
+    "numpy scalars": lambda classes: list(classes.astype(np.int64)),
+    "mixed": lambda classes: [np.uint8(classes[0]), *map(int, classes[1:])],
+    "array": lambda classes: classes.astype(np.int64),
+    "bytes": lambda classes: classes.astype(np.uint8),
+    "column": lambda classes: classes.reshape(-1, 1),
+    "whole fractions": lambda classes: classes.astype(float),
+    "tuple": lambda classes: tuple(map(int, classes)),
+}
+
+
+@pytest.mark.parametrize("kind", SAME_LABELS)
+def test_labels_are_read_from_every_kind_of_list(kind: str) -> None:
+    planar, classes = batch(1)
+    values = SAME_LABELS[kind](classes)
+    for protocol in range(6):
+        for names in (("data", "labels"), (b"data", b"labels")):
+            raw = pickle.dumps(dict(zip(names, (planar.reshape(4, -1), values), strict=True)), protocol)
+            images, read = parse_python(raw, "batch")
+            assert np.array_equal(images, planar)
+            assert read.tolist() == classes.tolist()
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ([1.5, 2, 3, 4], "not a class"), (["1", "2", "3", "4"], "not a class"), ([1, 2, 3, 300], "not a class"),
+        (np.arange(5), "does not hold 4 labels"), ([[1], [2, 3], 4, 5], "does not hold 4 labels"),
+        (None, "does not hold 4 labels"),
+    ],
+)  # fmt: skip
+def test_labels_that_are_no_classes_are_refused(values: Any, says: str) -> None:
+    with pytest.raises(CorruptDataError, match=says):
+        parse_python(pickle.dumps({"data": batch(1)[0].reshape(4, -1), "labels": values}), "batch")
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint16, np.float32, np.bool_, object])

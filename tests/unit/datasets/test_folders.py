@@ -37,7 +37,7 @@ def lay_out(root: Path, text: str) -> Path:
         path = root / name
         if name.endswith("/"):
             path.mkdir(parents=True, exist_ok=True)
-        elif path.suffix in (".txt", ".xml"):
+        elif path.suffix in (".txt", ".xml", ".part") or path.name == "LICENSE":
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("no image")
         else:
@@ -54,6 +54,13 @@ LAYOUTS: dict[str, tuple[str, str, list[int], list[int] | None, str]] = {
     "classes": ("zebra/1.jpg ant/a.JPG ant/deeper/b.jpg ant/n.txt", "ant zebra", [0, 0, 1], None, ""),
     "flat": ("1.jpg 2.jpg notes.txt", "images", [0, 0], None, "one class only, so every label is 0"),
     "every ending": ("ant/1.jpe bee/2.jfif dog/photo eel/5.jpg", "ant bee dog eel", [0, 1, 2, 3], None, ""),
+    "unusual endings": (
+        "ant/1.JPEG_ bee/2.jpg_large dog/photo.2019.08 eel/5.jpg?w=200", "ant bee dog eel", [0, 1, 2, 3], None, "",
+    ),
+    "no images": (
+        "ant/1.jpg ant/b.txt ant/LICENSE ant/c.part bee/2.jpg bee/d.jpg_", "ant bee", [0, 1, 1], None,
+        "2 files without an image left out: .part, no ending",
+    ),
     "nested": ("trip/2019/05/1.jpg trip/2.jpg", "trip", [0, 0], None, "one class only"),
     "loose": (
         "cat/1.jpg dog/2.jpg 3.jpg 4.jpg", "cat dog", [0, 1], None,

@@ -81,6 +81,16 @@ def test_an_index_without_a_sample_is_refused(dataset: StoreDataset, index: int)
         dataset.__getitems__([0, index])
 
 
+@pytest.mark.parametrize("index", [1.7, 1.0, "1", slice(0, 2), None])
+def test_an_index_that_is_no_integer_is_refused(dataset: StoreDataset, index: Any) -> None:
+    with pytest.raises(TypeError, match="integer"):
+        dataset[index]
+    with pytest.raises(IndexError):
+        dataset[2**70]
+    for whole in (np.int32(3), np.uint8(3), torch.tensor(3)):
+        np.testing.assert_array_equal(dataset[whole][0], dataset[3][0])  # type: ignore[index]
+
+
 def test_a_loop_over_the_dataset_ends(dataset: StoreDataset) -> None:
     samples: Any = dataset
     assert sum(1 for _ in samples) == COUNT

@@ -18,12 +18,15 @@ import torch
 from PIL import Image
 from torch.utils.data import (
     BatchSampler,
+    ConcatDataset,
     DataLoader,
     DistributedSampler,
     SequentialSampler,
+    Subset,
     WeightedRandomSampler,
     default_collate,
     get_worker_info,
+    random_split,
 )
 
 from storebench import Loader, StoreDataset
@@ -133,6 +136,28 @@ SAMPLERS: dict[str, Callable[[StoreDataset], dict[str, Any]]] = {
     "lists": lambda dataset: {"batch_sampler": [[5], [3, 3, 1], list(range(40))]},
     "growing": lambda dataset: {"batch_sampler": Growing()},
 }
+
+
+@pytest.mark.parametrize(("kind", "workers"), [("ring", 0), ("ring", 2), ("threads", 2)])
+def test_a_subset_of_a_store_gives_its_samples_only(kind: Any, workers: int, dataset: StoreDataset) -> None:
+    drawn, rest = random_split(dataset, [30, COUNT - 30], seeded())
+    nested = Subset(Subset(dataset, np.arange(40, 0, -1)), [7, 3, 3, 39])  # type: ignore[arg-type]
+    for subset in (drawn, rest, nested, Subset(dataset, [])):
+        ours = Loader(subset, 8, workers, kind=kind)
+        theirs = DataLoader(subset, 8)
+        assert len(ours) == len(theirs)
+        for _ in range(2):
+            assert [batch[1].tolist() for batch in ours] == [batch[1].tolist() for batch in theirs]
+        if len(subset):
+            assert_same(list(ours), list(theirs))
+    settings: Any = {"sampler": DistributedSampler(drawn, 3, 1), "batch_size": 4}
+    assert_same(list(Loader(drawn, **settings)), list(DataLoader(drawn, **settings)))
+
+
+def test_other_datasets_are_refused_with_what_takes_their_place(dataset: StoreDataset) -> None:
+    for other in (ConcatDataset([dataset, dataset]), Subset(ConcatDataset([dataset]), [0])):
+        with pytest.raises(TypeError, match="or a Subset of one, not ConcatDataset: sampler= takes"):
+            Loader(other)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
