@@ -66,8 +66,7 @@ def _reads(plan: Plan) -> Iterator[str]:
     if target.other_storage and plan.readaheads_kib:
         sizes = ", ".join(readahead_label(kib).removeprefix("read-ahead ") for kib in plan.readaheads_kib)
         yield f"read-ahead: that of the run's machine ({sizes}); the client of other storage has its own"
-    if ties > 1:
-        yield f"not told apart: {number_of(ties, 'store')}, marked ="
+    yield f"not told apart from the fastest: {number_of(ties - 1, 'store')}; all are marked ="
 
 
 def table(plan: Plan, *, page: bool = False) -> Table:
@@ -75,8 +74,7 @@ def table(plan: Plan, *, page: bool = False) -> Table:
     stores = plan.stores
     columns: dict[str, Sequence[str]] = {
         "store": [store.label for store in stores],
-        "tie": ["=" if len(plan.ties) > 1 and store.label in plan.ties else "" for store in stores],
-        "images/s": [number(store.images_per_s) for store in stores],
+        "images/s": [f"{'= ' * (store.label in plan.ties)}{number(store.images_per_s)}" for store in stores],
         "busy (90%)": [_busy(store) for store in stores],
         "first epoch": [_time(store.first_h) for store in stores if page],
         "per epoch": [_time(store.epoch_h) for store in stores if page or store.total_h is None],
