@@ -150,6 +150,7 @@ def _kinds(cell: CellSummary, seen: Iterable[CellSummary]) -> tuple[Kind, ...]:
     here = [(other.cache, bool(other.workers)) for other in alike]
     limited = [other for other in alike if other.cache is CacheState.LIMITED]
     warm = [other for other in alike if other.cache is CacheState.WARM]
+    cold = [other for other in alike if other.cache is CacheState.COLD]
     if not warm or own.compute.kind is ComputeKind.REAL:
         return ()
     differs = {
@@ -162,11 +163,12 @@ def _kinds(cell: CellSummary, seen: Iterable[CellSummary]) -> tuple[Kind, ...]:
         and bool(own.workers),
         Kind.WORKERS: own.cache is CacheState.WARM and own.workers not in {other.workers for other in warm},
         Kind.BATCH: own.batch_size not in {other.batch_size for other in warm},
-        Kind.COLD: own.cache is CacheState.COLD and (own.cache, bool(own.workers)) not in here,
+        Kind.COLD: own.cache is CacheState.COLD and bool(cold) and (own.cache, bool(own.workers)) not in here,
+        Kind.COLD_OF_DEVICE: own.cache is CacheState.COLD and not cold,
         Kind.MEMORY: own.cache is CacheState.LIMITED
         and bool(limited)
         and own.memory_bytes not in {other.memory_bytes for other in limited},
-        Kind.MEMORY_OF_DEVICE: own.cache is CacheState.LIMITED and not limited,
+        Kind.MEMORY_OF_COLD: own.cache is CacheState.LIMITED and not limited,
         Kind.DEVICE: own.tier is not None,
     }
     return tuple(kind for kind, is_so in differs.items() if is_so)

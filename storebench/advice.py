@@ -12,8 +12,7 @@ from storebench.first_run.facts import NETWORK_SIDE
 from storebench.report.analysis import RunFolders
 from storebench.report.answer import disturbed
 from storebench.report.cells import CellSummary
-from storebench.report.checks.records import read_all, validate_records
-from storebench.report.content import cells_of
+from storebench.report.checks.records import cells_of, read_all, validate_records
 from storebench.report.labels import (
     FORMATS,
     ORIGINAL,

@@ -1,6 +1,7 @@
 """The verb `plan`: what each store delivers on a machine that it was not measured on."""
 
 import dataclasses
+import itertools
 import re
 from pathlib import Path
 from typing import Annotated
@@ -85,6 +86,9 @@ def plan(
         Path | None,
         typer.Option(help="Write a page with the roofline of the target, and what each input changes."),
     ] = None,
+    allow_invalid: Annotated[
+        bool, typer.Option("--allow-invalid", help="Plan from results that do not validate, and name them.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Predict what each store delivers on another machine.
@@ -148,13 +152,18 @@ def plan(
             return
         from storebench.fileio.whole_files import write_whole
         from storebench.planner.plan import plan as planned
-        from storebench.planner.words import errors, facts, sentence, table
-        from storebench.report.analysis import find_runs, load_results
-        from storebench.report.cells import summarise
+        from storebench.planner.words import errors, facts, load, sentence, table
+        from storebench.report.checks.records import cells_of, validated
 
+        records, findings = validated(runs, allow_invalid=allow_invalid)
         made = planned(
-            [cell for file in find_runs(runs) for cell in summarise(load_results(file))],
+            [
+                cell
+                for _, run in itertools.groupby(records, lambda r: r[1])
+                for cell in cells_of(list(run), findings)
+            ],
             dataset,
+            changes=as_json or page is not None,
             accelerator=profile,
             count=count,
             workers=workers,
@@ -172,11 +181,13 @@ def plan(
 
             write_whole(page, written(made))
         if as_json:
-            put_json(dataclasses.asdict(made))
+            put_json({"answer": sentence(made), "choice": made.choice.label, **dataclasses.asdict(made)})
             return
         put(sentence(made), *facts(made))
         stores = table(made)
         write_out(drawn(stores))
-        put(*stores.notes, *errors(made))
+        put(*stores.notes)
+        write_out(drawn(load(made)))
+        put(*errors(made))
         for line in made.lacking:
             say(f"not planned: {line}")

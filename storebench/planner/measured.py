@@ -33,7 +33,7 @@ class Wanted:
     first_byte_s: float | None = None
     """The server's time to the first byte; None for the measured one."""
     resident: float = 1.0
-    """Share of the store that the page cache can hold; 0 from a cold start."""
+    """Share of the store that the page cache can hold; 0 from a cold start, which keeps what is read."""
     readahead_kib: int | None = None
     ranks: int = 1
     model: str = ""
@@ -60,9 +60,15 @@ class Measurements:
 
     def __init__(self, cells: Iterable[CellSummary]) -> None:
         self.cells = [cell for cell in cells if not cell.is_null and not why_not(cell)]
+        self._demands: dict[Wanted, Demand] = {}
 
     def demand(self, wanted: Wanted) -> Demand:
         """Return the needs of a sample of a store. Raises `Lacking` if no cell tells them."""
+        if wanted not in self._demands:
+            self._demands[wanted] = self._demand(wanted)
+        return self._demands[wanted]
+
+    def _demand(self, wanted: Wanted) -> Demand:
         own = [
             cell
             for cell in self.cells
@@ -76,14 +82,19 @@ class Measurements:
         warm = _nearest(held, wanted)
         if wanted.resident >= 1 or any(cell.cell.backend.format == MEMORY_FORMAT for cell in own):
             if warm is None:
-                raise Lacking(f'{wanted.backend}: add a cell with cache = "warm"')
+                raise Lacking('add a cell with cache = "warm"')
             return self._for_loop(Demand(cpu_s=_cpu_s(warm), producing_s=_span_s(warm)), warm, wanted)
         state = CacheState.COLD if wanted.resident <= 0 else CacheState.LIMITED
-        same = [cell for cell in own if cell.cell.cache is state and not _in_memory(cell)]
-        base = _nearest([cell for cell in same if cell.cell.readahead_kib == wanted.readahead_kib], wanted)
+        missed = [cell for cell in own if not _in_memory(cell)]
+        same = [c for c in missed if c.cell.cache is state and c.cell.readahead_kib == wanted.readahead_kib]
+        if not same and state is CacheState.LIMITED:
+            same = [c for c in missed if c.cell.cache is CacheState.COLD and _reads_only_samples(c)]
+        base = _nearest(same, wanted)
+        if base is None and state is CacheState.LIMITED:
+            raise Lacking('add a cell with cache = "limited"')
         if base is None:
             if warm is None:
-                raise Lacking(f'{wanted.backend}: add cells with cache = "warm" and "limited"')
+                raise Lacking('add cells with cache = "warm" and "cold"')
             return self._for_loop(self._read_from_device(warm, wanted), warm, wanted)
         loop = replace(wanted, workers=base.cell.workers, ranks=base.cell.ranks, model="")
         span_s, cpu_s, read = _span_s(base), _cpu_s(base), _per_sample(base, "device_read_bytes")
@@ -100,27 +111,25 @@ class Measurements:
         return self._for_loop(needs, base, wanted)
 
     def _read_from_device(self, warm: CellSummary, wanted: Wanted) -> Demand:
-        """Return the needs of a store that was measured in memory only, with waits from the device's own rates."""
-        stored, misses = stored_bytes(warm), 1 - hit_rate(wanted.resident)
-        read, pace = misses * stored, "random_1"
+        """Return the needs from a cold start of a store that was measured in memory only, from rates of the device."""
+        stored, pace = stored_bytes(warm), "random_1"
+        read = stored
         advised = dict(warm.cell.backend.options).get("readahead") == "off"
         calls_of_mapped = 1.0 if warm.cell.workers else 0.5
         if looks_ahead(warm):
             pace = "best"
         elif not advised and _per_sample(warm, "read_calls") < calls_of_mapped:
-            # It maps its file, and a fault reads ahead. From a cold start the rest is used later; in a full cache it is evicted before.
-            ahead = 1024 * (wanted.readahead_kib or warm.fact("machine_readahead_kib") or 0)
-            pace = "sequential"
-            read = read + (1 - wanted.resident) * ahead if wanted.resident else stored / wanted.served
+            # It maps its file, and a fault reads ahead; what is read ahead is used later.
+            pace, read = "sequential", stored / wanted.served
         rate = self.device_rate(wanted.backend, pace)
         if not math.isfinite(rate) or not stored:
-            raise Lacking(f'{wanted.backend}: add a cell with cache = "limited"')
+            raise Lacking('add a cell with cache = "cold"')
         return Demand(
             cpu_s=_cpu_s(warm),
             producing_s=_span_s(warm),
             wait_s=read / rate,
             device_bytes=read,
-            requests=max(misses, read / REQUEST_BYTES),
+            requests=max(1.0, read / REQUEST_BYTES),
         )
 
     def _for_loop(self, demand: Demand, base: CellSummary, wanted: Wanted) -> Demand:
@@ -165,7 +174,7 @@ class Measurements:
                 pairs.setdefault(cell.backend, ([], []))[bool(cell.cell.workers)].append(cell)
         both = [pair for pair in pairs.values() if all(pair)]
         if not both:
-            raise Lacking(f"{base.backend}: add a cell with workers = {min(2, wanted.workers)}")
+            raise Lacking(f"add a cell with workers = {min(2, wanted.workers)}")
         cpu_s, span_s = (
             statistics.median(min(map(cost, more)) - min(map(cost, one)) for one, more in both)
             for cost in (_cpu_s, _span_s)
@@ -240,6 +249,11 @@ def _nearest(cells: Sequence[CellSummary], wanted: Wanted) -> CellSummary | None
 def _in_memory(cell: CellSummary) -> bool:
     own = cell.cell
     return own.cache is CacheState.WARM or own.backend.format == MEMORY_FORMAT
+
+
+def _reads_only_samples(cell: CellSummary) -> bool:
+    """Return whether a reader reads no page beside its samples, so that a miss costs what it does from a cold start."""
+    return cell.cell.backend.format == "files" or looks_ahead(cell)
 
 
 def resident_share(cell: CellSummary) -> float:

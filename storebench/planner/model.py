@@ -2,7 +2,8 @@
 
 import enum
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from storebench.report.roofline import BUSY_FRAC
 
@@ -44,6 +45,15 @@ class Demand:
         """Time of the process that makes the sample."""
         return self.producing_s + self.wait_s
 
+    def missing(self, share: float) -> "Demand":
+        """Return the needs if only a share of the reads misses the page cache; here all of them do."""
+        return replace(
+            self,
+            wait_s=share * self.wait_s,
+            device_bytes=share * self.device_bytes,
+            requests=share * self.requests,
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
@@ -77,8 +87,7 @@ def limits(demand: Demand, node: Node, busy_frac: float = BUSY_FRAC) -> dict[Lim
     else:
         slower = made if demand.span_s > idle_s else Limit.ACCELERATORS
         found[slower] = demand.scale * _per_s(processes, step_s + demand.span_s)
-    if processes * (node.workers + 1) > node.cores:
-        found[Limit.CORES] = demand.scale * _per_s(node.cores, demand.cpu_s)
+    found[Limit.CORES] = demand.scale * _per_s(node.cores, demand.cpu_s)
     if demand.request_s:
         found[Limit.LATENCY] = _per_s(processes * max(1, node.workers), demand.request_s)
     found[Limit.BANDWIDTH] = _per_s(node.bytes_per_s, demand.device_bytes)
@@ -91,16 +100,39 @@ def _per_s(capacity: float, need: float) -> float:
     return capacity / need if need > 0 else math.inf
 
 
-def hit_rate(resident: float) -> float:
+def hit_rate(resident: float, nodes: int = 1) -> float:
     """Return the share of reads that a page cache answers in shuffled epochs, if it holds a share of the store.
 
-    It evicts any page: solve hit = ((1 - exp(-a)) / a)^2 with a = (1 - hit) / resident, by bisection.
+    It evicts any page, and its node reads another part of the store in each epoch. docs/planner.md derives the equation,
+    which is solved by bisection.
     """
     if not 0 < resident < 1:
         return float(resident >= 1)
-    low, high = 0.0, resident
+    low, high, read = 0.0, resident, 1 / nodes
     for _ in range(60):
         hit = (low + high) / 2
-        chance = (1 - hit) / resident
-        low, high = (hit, high) if (-math.expm1(-chance) / chance) ** 2 > hit else (low, hit)
+        evicted = read * (1 - hit) / resident
+        kept = (-math.expm1(-evicted) / evicted) ** 2 * read / (1 - (1 - read) * math.exp(-evicted))
+        low, high = (hit, high) if kept > hit else (low, hit)
     return low
+
+
+_SETTLED = 1e-4
+"""Share of the store that a node has not yet read, below which it has read all."""
+
+
+def missing_shares(resident: float, nodes: int, epochs: int | None) -> Iterator[tuple[int, float]]:
+    """Yield numbers of epochs, and the mean share of their reads that miss the page cache, from the first epoch on.
+
+    Without a number of epochs, only the share after many of them. In epoch k, a node has read 1 - (1 - 1/nodes)^(k - 1)
+    of the store.
+    """
+    least, unread, left = 1 - hit_rate(resident, nodes), 1 - 1 / nodes, epochs or 0
+    part, missed = max(1, nodes // 20), 1.0
+    while left and missed > max(least, _SETTLED):
+        count = min(part, left)
+        mean = missed * (1 - unread**count) * nodes / count
+        yield count, max(least, mean)
+        left, missed = left - count, missed * unread**count
+    if left or epochs is None:
+        yield left or 1, least

@@ -5,7 +5,7 @@ from html import escape
 from importlib.resources import files
 
 from storebench.planner.plan import Plan
-from storebench.planner.words import errors, facts, sensitivity, sentence, table
+from storebench.planner.words import errors, facts, load, sensitivity, sentence, table
 from storebench.report.plots.style import MOST_LINES, finish, looks_of, new_axes, plain_numbers, saved, styled
 from storebench.report.tables import Table
 
@@ -15,6 +15,7 @@ _PAGE = """<!doctype html>
 <h1>{sentence}</h1>
 <p>{facts}</p>
 {table}
+{load}
 <figure><img alt="delivered images/s by rate of an accelerator" src="data:image/svg+xml;base64,{plot}"></figure>
 {sensitivity}
 <h2>How wrong such predictions are</h2>
@@ -31,6 +32,7 @@ def page(plan: Plan) -> str:
         sentence=escape(sentence(plan)),
         facts=_lines(facts(plan)),
         table=_table(table(plan, page=True)),
+        load=_table(load(plan)),
         plot=b64encode(roofline(plan)).decode(),
         sensitivity=_table(sensitivity(plan)),
         errors=_lines(errors(plan)),

@@ -1,26 +1,38 @@
 """A plan as text: a sentence, the target, a table, and how wrong such predictions are."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from storebench.accelerators import Accelerator
 from storebench.planner.errors import MEDIAN_GOAL, read_errors
 from storebench.planner.measured import Lacking, Measurements, Wanted
-from storebench.planner.plan import Plan
+from storebench.planner.plan import Plan, StorePlan
 from storebench.report.cells import CellSummary
-from storebench.report.labels import backend_label, duration, number, percent, size
+from storebench.report.labels import backend_label, duration, number, percent, readahead_label, size
 from storebench.report.roofline import BUSY_FRAC
 from storebench.report.tables import Table
-from storebench.units import format_duration
+from storebench.units import format_duration, number_of
 
 
 def sentence(plan: Plan) -> str:
     """Return which store to use, or what limits the best one."""
     target, choice = plan.target, plan.choice
-    words = f"{target.accelerators} x {target.accelerator.device}: {percent(choice.busy)} busy with {choice.label}"
-    return (
-        f"{words}." if choice.busy >= BUSY_FRAC else f"No store feeds {words}; its limit is {choice.limit}."
-    )
+    accelerators = f"{target.accelerators} x {target.accelerator.device}"
+    words = f"{accelerators}: {_busy(choice)} busy with {choice.label} ({_kilobytes(choice.stored_bytes)} per image)"
+    if choice.busy >= BUSY_FRAC:
+        return f"{words}."
+    told = "No store feeds" if choice.busy_high < BUSY_FRAC else "It is open whether a store feeds"
+    return f"{told} {words}; its limit is {choice.limit}."
+
+
+def _busy(store: StorePlan) -> str:
+    """Return the 90% interval of the share of the time in which the accelerators are busy."""
+    low, high = percent(store.busy_low), percent(store.busy_high)
+    return high if low == high else f"{low.removesuffix('%')} to {high}"
+
+
+def _kilobytes(count: float) -> str:
+    return f"{number(count / 1e3)} KB"
 
 
 def facts(plan: Plan) -> list[str]:
@@ -40,8 +52,21 @@ def facts(plan: Plan) -> list[str]:
         f"nodes: {target.nodes}, each with {target.cores} cores and {target.count * target.workers} workers",
         f"in the page cache: {held}",
         f"storage: {'as given, for all nodes' if target.other_storage else storage}",
-        f"images: {target.samples:,} of {plan.dataset}",
+        f"images: {target.samples:,} of {plan.dataset}, {plan.image_shape or 'of unknown size'}",
+        *_reads(plan),
     ]
+
+
+def _reads(plan: Plan) -> Iterator[str]:
+    """Yield what each node reads in each epoch, and with which read-ahead, where it matters."""
+    target, ties = plan.target, len(plan.ties)
+    if target.nodes > 1 and not all(store.place.remote for store in plan.stores):
+        figures = "many epochs later" if target.epochs is None else "over all epochs"
+        yield f"reads: another 1/{target.nodes} of the images by each node in each epoch; the figures are those {figures}"
+    if target.other_storage and plan.readaheads_kib:
+        sizes = ", ".join(readahead_label(kib).removeprefix("read-ahead ") for kib in plan.readaheads_kib)
+        yield f"read-ahead: that of the run's machine ({sizes}); the client of other storage has its own"
+    yield f"not told apart from the fastest: {number_of(ties - 1, 'store')}; all are marked ="
 
 
 def table(plan: Plan, *, page: bool = False) -> Table:
@@ -49,9 +74,9 @@ def table(plan: Plan, *, page: bool = False) -> Table:
     stores = plan.stores
     columns: dict[str, Sequence[str]] = {
         "store": [store.label for store in stores],
-        "images/s": [number(store.images_per_s) for store in stores],
-        "90%": [f"x{number(store.images_per_s / store.low)}" for store in stores],
-        "busy": [percent(store.busy) for store in stores],
+        "images/s": [f"{'= ' * (store.label in plan.ties)}{number(store.images_per_s)}" for store in stores],
+        "busy (90%)": [_busy(store) for store in stores],
+        "first epoch": [_time(store.first_h) for store in stores if page],
         "per epoch": [_time(store.epoch_h) for store in stores if page or store.total_h is None],
         "all epochs": ["" if store.total_h is None else _time(store.total_h) for store in stores],
         "limit": [store.limit for store in stores],
@@ -63,7 +88,7 @@ def table(plan: Plan, *, page: bool = False) -> Table:
         ],
     }
     shown = {head: values for head, values in columns.items() if any(values)}
-    notes = ["90%: nine of ten such predictions were wrong by at most this factor"]
+    notes = ["busy (90%): nine of ten such predictions were this wrong at most"]
     if any(columns["epochs to pay"]):
         notes.append(f"epochs to pay: after so many, a conversion to {plan.conversion} has saved its time")
     return Table(
@@ -74,9 +99,29 @@ def table(plan: Plan, *, page: bool = False) -> Table:
     )
 
 
+def load(plan: Plan) -> Table:
+    """Return what each store asks of the storage."""
+    heads = ("store", "KB/image stored", "KB/image read", "GB/s", "requests/s", "opens/s")
+    return Table(
+        caption=f"What {number(plan.target.needed)} images/s ask of the storage while nothing is in memory",
+        head=heads,
+        rows=tuple(
+            (
+                store.label,
+                number(store.stored_bytes / 1e3),
+                number(store.asked.bytes_per_image / 1e3),
+                number(store.asked.bytes_per_s / 1e9),
+                number(store.asked.requests_per_s),
+                number(store.asked.opens_per_s),
+            )
+            for store in plan.stores
+        ),
+    )
+
+
 def _time(hours: float) -> str:
     seconds = 3600 * hours
-    return duration(seconds) if seconds < 100 else format_duration(seconds)
+    return duration(seconds) if seconds < 600 else format_duration(seconds)
 
 
 def sensitivity(plan: Plan) -> Table:

@@ -5,15 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storebench.accelerators import Accelerator
-from storebench.errors import IntegrityError, from_os_error
+from storebench.errors import from_os_error
 from storebench.fileio.whole_files import write_all
 from storebench.report.analysis import RunFolders
-from storebench.report.checks.records import nothing_to_read, read_all, validate_records
+from storebench.report.checks.records import read_all, validate_records, validated
 from storebench.report.content import Content, content_of
 from storebench.report.page import html, markdown
 from storebench.report.plots.style import saved
 from storebench.report.tables import Table, to_csv
-from storebench.units import number_of
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -38,15 +37,7 @@ def write_report(
     DataNotFoundError without whole records, IntegrityError if the results do not validate and `allow_invalid` is not
     set, DiskFullError or OutputError if a file cannot be written.
     """
-    records, findings = read_all(results)
-    if not records and (allow_invalid or not findings):
-        raise nothing_to_read(results)
-    findings = [*findings, *validate_records(records)]
-    if findings and not allow_invalid:
-        raise IntegrityError(
-            f"{number_of(len(findings), 'finding')}, the first: {findings[0]}",
-            hint="See 'storebench validate', or pass --allow-invalid to have them marked.",
-        )
+    records, findings = validated(results, allow_invalid=allow_invalid)
     content = content_of(records, findings, accelerators, request_price)
     made = dict(_made(content))
     try:

@@ -12,12 +12,11 @@ from storebench.accelerators import Accelerator
 from storebench.report.analysis import load_steps
 from storebench.report.answer import Answer, answer, disturbed
 from storebench.report.bottleneck import Bottleneck, bottlenecks
-from storebench.report.cells import CellSummary, summarise, varying_fields
+from storebench.report.cells import CellSummary, varying_fields
 from storebench.report.checks.findings import Finding
-from storebench.report.checks.records import Sourced
+from storebench.report.checks.records import Sourced, cells_of
 from storebench.report.codecs import FEWEST, Coded, coded
 from storebench.report.explorer import matrix
-from storebench.report.frame import to_frame
 from storebench.report.labels import backend_label, caveats, dataset_label, dataset_slug
 from storebench.report.ladder import ladders
 from storebench.report.panels import Panel, ordered, panels
@@ -190,12 +189,6 @@ def content_of(
         environments=tuple(machines.values()),
         accelerators=tuple(accelerators),
     )
-
-
-def cells_of(records: Sequence[Sourced], findings: Sequence[Finding] = ()) -> list[CellSummary]:
-    """Return the summaries of some records; the first finding about a cell marks it as invalid."""
-    invalid = {one.cell_id: f"{one.figure}: {one.message}" for one in reversed(findings) if one.cell_id}
-    return summarise(to_frame(records), invalid)
 
 
 def _caveats(groups: Iterable[Sequence[CellSummary]]) -> list[str]:

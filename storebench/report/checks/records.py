@@ -8,11 +8,13 @@ from typing import Any
 
 from storebench.codecs import any_size
 from storebench.comparison import MIN_ROUNDS
-from storebench.errors import CorruptDataError, DataNotFoundError, StorebenchError
+from storebench.errors import CorruptDataError, DataNotFoundError, IntegrityError, StorebenchError
 from storebench.report.analysis import RunFolders, find_runs
+from storebench.report.cells import CellSummary, summarise
 from storebench.report.checks.findings import Finding, Rule, finding, record_name
 from storebench.report.checks.rules import check_record, decodes
 from storebench.report.checks.steps import DECODE_LEAST_S, DECODE_MOST_RATIO, check_steps
+from storebench.report.frame import to_frame
 from storebench.results import Record, Status
 from storebench.runs.manifest import read_about
 from storebench.runs.records import (
@@ -24,6 +26,7 @@ from storebench.runs.records import (
     without_half_replicate,
 )
 from storebench.settings.words import ComputeKind
+from storebench.units import number_of
 
 Sourced = tuple[Record, Path]
 """A record and the file that it was read from."""
@@ -70,6 +73,26 @@ def _no_record(where: str, error: StorebenchError) -> Finding:
     if isinstance(error, RecordError) and error.record is not None:
         return finding(Rule.ARITHMETIC, error.record, error.figure, error.wrong)
     return Finding(kind=Rule.SCHEMA, cell=where, cell_id="", run_id="", figure="record", message=error.what)
+
+
+def validated(results: RunFolders, *, allow_invalid: bool) -> tuple[list[Sourced], list[Finding]]:
+    """Return records and what is wrong with them. Raises DataNotFoundError or IntegrityError if they cannot be used."""
+    records, findings = read_all(results)
+    if not records and (allow_invalid or not findings):
+        raise nothing_to_read(results)
+    findings = [*findings, *validate_records(records)]
+    if findings and not allow_invalid:
+        raise IntegrityError(
+            f"{number_of(len(findings), 'finding')}, the first: {findings[0]}",
+            hint="See 'storebench validate', or pass --allow-invalid to have them marked.",
+        )
+    return records, findings
+
+
+def cells_of(records: Sequence[Sourced], findings: Sequence[Finding] = ()) -> list[CellSummary]:
+    """Return the summaries of some records; the first finding about a cell marks it as invalid."""
+    invalid = {one.cell_id: f"{one.figure}: {one.message}" for one in reversed(findings) if one.cell_id}
+    return summarise(to_frame(records), invalid)
 
 
 def validate(paths: RunFolders) -> list[Finding]:
