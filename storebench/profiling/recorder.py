@@ -92,6 +92,8 @@ class Recorder(Guard):
     def __init__(self, *, has_ceiling: bool = False) -> None:
         self.has_ceiling = has_ceiling
         self.workers = 0
+        self.persists = False  # whether the workers do
+        self.cores = len(os.sched_getaffinity(0))
         self.batch_size: int | None = None
         self.prefetched = 0
         self.tensors = 1  # of the first batch

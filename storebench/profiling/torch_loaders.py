@@ -44,6 +44,7 @@ class _Watched:
 def watch(loader: "DataLoader[Any]", recorder: Recorder) -> None:
     """Have the iterators of a loader report to a recorder from now on."""
     recorder.workers, recorder.batch_size = loader.num_workers, loader.batch_size
+    recorder.persists = loader.persistent_workers
     recorder.prefetched = loader.num_workers * (loader.prefetch_factor or 0)
     recorder.makes = False
     if recorder.maker is not None:
