@@ -95,6 +95,8 @@ class _Costs:
 
 def report_of(recorder: Recorder, rates: Mapping[int, float] | None = None) -> Report:
     """Return the verdict on what a recorder has seen; `rates` are batches per second by workers, without a loop."""
+    if recorder.is_drained:
+        return Report(bound=Bound.AHEAD, steps=len(recorder.steps), epochs=recorder.epochs)
     steps = [step for step in recorder.steps if step.loop_ns is not None]
     lag = max(1, recorder.workers)
     # Workers make their first batches side by side, so these arrive faster than any later ones can.
