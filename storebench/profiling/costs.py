@@ -9,17 +9,11 @@ from storebench.profiling.making import Made
 from storebench.profiling.recorder import Recorder, Step
 from storebench.profiling.replay import replayed_s
 
-SECOND = 1e-9
-"""Of a nanosecond."""
-
+SECOND = NEARLY_NONE = 1e-9
 MAKING = (Bound.TRANSFORM, Bound.WAITING, Bound.COLLATE, Bound.HANDOFF)
-"""The parts of making a batch."""
-
 _MOST_REPLAYED = 5_000
+# Batches that each worker makes ahead if the loop has no workers: torch's own number.
 _AHEAD = 2
-"""Batches that each worker makes ahead if the loop sets no other number: torch's own."""
-
-NEARLY_NONE = 1e-9
 
 
 def mean(values: Iterable[float | None]) -> float | None:
@@ -80,19 +74,14 @@ class Costs:
             receiving_s=self.receiving_s * (share if Bound.HANDOFF in parts else 1.0),
         )
 
-    def with_workers(self, count: int) -> "Costs":
-        return dataclasses.replace(self, workers=count)
-
     def without_slow_samples(self) -> "Costs":
         """Return the costs if slow samples took the usual time."""
-        series, wall = dict(self.series), dict(self.wall)
+        costs, series = self, dict(self.series)
         for part in (Bound.TRANSFORM, Bound.WAITING):
-            series[part] = [
-                part_s * (1.0 - share)
-                for part_s, share in zip(self.series[part], self.slow_fracs, strict=True)
-            ]
-            wall[part] *= sum(series[part]) / max(sum(self.series[part]), NEARLY_NONE)
-        return dataclasses.replace(self, series=series, wall=wall)
+            pairs = zip(self.series[part], self.slow_fracs, strict=True)
+            series[part] = [part_s * (1.0 - frac) for part_s, frac in pairs]
+            costs = costs.with_share(sum(series[part]) / max(sum(self.series[part]), NEARLY_NONE), part)
+        return dataclasses.replace(costs, series=series)
 
     def fitted(self, step_s: float, *, to_workers: bool) -> "Costs":
         """Return the costs with what the model leaves of the measured time of a step."""

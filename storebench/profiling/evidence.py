@@ -196,7 +196,13 @@ class Report:
         return f"storebench run --dataset {shlex.quote(self.files.folder)}"
 
     def __str__(self) -> str:
-        return "\n".join(map(plain, self._lines()))
+        above, below = list(self._lines()), list(self._lines_below())
+        most = min(_SHOWN_LINES, _MOST_LINES - len(above) - len(below))
+        hot = [
+            f"  {line.share:.0%} in {Path(line.file).name}:{line.line}  {line.text[:70]}"
+            for line in self.hot[: most if self.looks >= LEAST_LOOKS else 0]
+        ]
+        return "\n".join(map(plain, (*above, *hot, *below)))
 
     def _lines(self) -> Iterator[str]:
         if not self.total_s:
@@ -204,15 +210,6 @@ class Report:
             return
         yield f"storebench profile: limited by {self.bound}; {self.wait_frac:.0%} of the time is waiting for data"
         yield f"  try: {self.remedy}; predicted without this limit: {self.gain:.2f} times as fast"
-        yield from self._rows()
-        after = list(self._after())
-        hot = self.hot[: _SHOWN_LINES if self.looks >= LEAST_LOOKS else 0]
-        for line in hot[: max(0, _MOST_LINES - 2 - sum(1 for _ in self._rows()) - len(after))]:
-            yield f"  {line.share:.0%} in {Path(line.file).name}:{line.line}  {line.text[:70]}"
-        yield from after
-
-    def _rows(self) -> Iterator[str]:
-        """Return the lines with measured times."""
         yield _row(
             f"per step, of {self.steps:,}",
             {
@@ -240,13 +237,17 @@ class Report:
         if self.first_epoch:
             lost = "" if self.workers else ", and workers would not have what this process caches"
             yield f"epoch 1 was {self.first_epoch:.1f} times as long: this is about the later ones{lost}"
+        if self.epochs >= self.steps > 1:
+            yield "each step starts an epoch: keep the iterator"
         if self.slow:
             yield str(self.slow)
         if self.bound in _COMPUTING and self.wait_frac < (1.0 - 1.0 / self.gain) / 2.0:
             yield "few waits, but loading takes cores from the loop"
 
-    def _after(self) -> Iterator[str]:
+    def _lines_below(self) -> Iterator[str]:
         """Return the lines below those of the code."""
+        if not self.total_s:
+            return
         if self.by_workers:
             known = "measured" if self.is_swept else "predicted"
             factors = {f"{count}": f"{factor:.2f} times" for count, factor in self.by_workers.items()}

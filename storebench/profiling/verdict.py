@@ -23,38 +23,25 @@ LEAST_GAIN = 1.10
 """A part of the loading is the limit only if without it the loop would be this many times as fast."""
 
 _LEAST_STEPS = 4
+# A wait of so many times the usual, and of at least so many seconds, is a stall.
 _STALL, _STALL_S = 3.0, 0.05
-"""A wait of so many times the usual, and of at least so many seconds, is a stall."""
-
+# A larger share of the waits are no stalls, and of the samples no few slow ones.
 _RARE = 0.05
-"""A larger share of the waits are no stalls, and of the samples no few slow ones."""
-
+# A first epoch is unlike the others if its batches took so many times as long to make, and so many seconds longer.
 _UNLIKE, _UNLIKE_S = 1.5, 0.001
-"""The first epoch is unlike the others if its batches took so many times as long to make, and so many seconds longer."""
-
+# Samples of so many times the usual are slow, and told if they take this share of the dataset's time.
 _SLOW, _SLOW_FRAC = 10.0, 0.3
-"""Samples of so many times the usual are slow; they are told if they take this share of the dataset's time."""
-
-_ENOUGH = 0.95
-"""So many workers are enough that more would be faster by no more than this."""
-
-_MANY = 2
-"""More than this many times the workers that are needed are too many."""
-
-_FULL_BATCH = 32
-"""What is done once for a batch weighs little from so many samples on."""
-
-_MANY_TENSORS = 8
-"""So many tensors per batch could be handed over as one."""
-
+# So many workers are enough that more would be faster by no more than this; more than so many times these are too many.
+_ENOUGH, _MANY = 0.95, 2
+# What is done once for a batch weighs little from so many samples on; so many tensors could be handed over as one.
+_FULL_BATCH, _MANY_TENSORS = 32, 8
+# Batches that each worker makes ahead in a long queue.
 _LONG = 1_000
-"""Batches that each worker makes ahead in a long queue."""
-
+# A line with this share of the looks names the limit: of two workers that share a lock, one waits half of the time.
 _LINE_FRAC = 0.3
-"""A line with this share of the looks names the limit: of two workers that share a lock, one waits half of the time."""
-
-_LOCK = re.compile(r"(?<![a-z])[fr]?lock|acquire|semaphore|synchronize")
+_LOCK = r"(?<![a-z])[fr]?lock|acquire|semaphore|synchronize"
 _PLAIN_CALLS = "next|sum|any|all|min|max|len|int|str|list|enumerate|range|get|items|values|zip|isinstance"
+# What to do about a line that does the same for each sample, by a pattern of such lines.
 _REPEATED = {
     "open the file once per worker, at its first sample, not for each": (
         r"h5py|lmdb\.open|zipfile|tarfile|sqlite3\.connect|parquetfile|memory_map\(|read_table\("
@@ -69,7 +56,6 @@ _REPEATED = {
         rf"^(?!.*\b(?!(?:{_PLAIN_CALLS})\()\w+\().*\bfor\b.+\bin\b"
     ),
 }
-"""What to do about a line that does the same for each sample, by a pattern of such lines."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -309,7 +295,7 @@ class _Case:
             steps_s = {count: scale * step_s for count, step_s in steps_s.items()}
         else:
             counts = range(1, max(costs.workers, report.cores) + 1)
-            steps_s = {count: costs.with_workers(count).step_s for count in counts}
+            steps_s = {count: dataclasses.replace(costs, workers=count).step_s for count in counts}
         return {count: max(step_s, report.least_step_s) for count, step_s in steps_s.items()}
 
     @cached_property
@@ -327,29 +313,30 @@ class _Case:
         """Return whether more workers gain anything and, with a long queue, so much; they have no cache of this process."""
         if not self.report.parts_s or self.report.first_epoch or self.steps.are_starts:
             return False
-        longer = dataclasses.replace(self.costs.with_workers(self.needed), ahead=_LONG)
+        longer = dataclasses.replace(self.costs, workers=self.needed, ahead=_LONG)
         return (
             self.needed > self.costs.workers and self.more >= LEAST_GAIN and self.gain_with(longer) >= least
         )
 
 
-def _dataset(case: _Case, part: Bound) -> _Limit:
-    """Return the limit that the dataset's work or waits are: what its lines show, before more of the same."""
+def _making(case: _Case, part: Bound) -> _Limit:
+    """Return the limit that making batches is: what its lines show, then too few workers, then the part itself."""
     report, removed = case.report, case.without(part)
-    bound = part if part is Bound.TRANSFORM else _kind_of_wait(report)
+    bound = _kind_of_wait(report) if part is Bound.WAITING else part
     if bound is Bound.LOCK:  # one worker at a time still does what the lock is for
         return _Limit(bound, case.without(part, share=1.0 / max(1, case.costs.workers)), removed)
-    advice, share = _repeated(report)
-    if advice:
-        gain = case.without(Bound.TRANSFORM, Bound.WAITING, share=1.0 - share)
-        if gain >= max(LEAST_GAIN, case.more):
-            return _Limit(Bound.REPEATED, gain, max(gain, removed), advice)
-    if report.slow:
-        gain = case.gain_with(case.costs.without_slow_samples())
-        if gain >= max(LEAST_GAIN, case.more):
-            return _Limit(Bound.SLOW_SAMPLES, gain, max(gain, removed))
+    if part is not Bound.COLLATE:
+        shares = {advice: _share(report, pattern) for advice, pattern in _REPEATED.items()}
+        advice = max(shares, key=shares.__getitem__)
+        is_repeated = shares[advice] >= _LINE_FRAC and report.looks >= LEAST_LOOKS
+        once = case.without(Bound.TRANSFORM, Bound.WAITING, share=1.0 - shares[advice] * is_repeated)
+        if once >= max(LEAST_GAIN, case.more):
+            return _Limit(Bound.REPEATED, once, max(once, removed), advice)
+        usual = case.gain_with(case.costs.without_slow_samples()) if report.slow else 1.0
+        if usual >= max(LEAST_GAIN, case.more):
+            return _Limit(Bound.SLOW_SAMPLES, usual, max(usual, removed))
     # Workers that wait need no core each, so the wait is worth naming unless more workers hide all of it.
-    least = LEAST_GAIN if bound is Bound.TRANSFORM else _ENOUGH * removed
+    least = _ENOUGH * removed if part is Bound.WAITING else LEAST_GAIN
     if bound is not Bound.STORAGE and case.are_few(least):
         return _Limit(Bound.FEW_WORKERS, case.more, removed)
     return _Limit(bound, removed, removed)
@@ -358,28 +345,12 @@ def _dataset(case: _Case, part: Bound) -> _Limit:
 def _kind_of_wait(report: Report) -> Bound:
     if report.shares and report.shares["reading"] >= report.shares["blocked"]:
         return Bound.STORAGE
-    locked = sum(line.share for line in report.hot if _LOCK.search(f"{line.text} {line.calls}".lower()))
-    return Bound.LOCK if locked >= _LINE_FRAC else Bound.WAITING
+    return Bound.LOCK if _share(report, _LOCK) >= _LINE_FRAC else Bound.WAITING
 
 
-def _repeated(report: Report) -> tuple[str, float]:
-    """Return what to do about the lines that do the same for each sample, and their share; ("", 0.0) if it is small."""
-    shares = {
-        advice: sum(
-            line.share for line in report.hot if re.search(pattern, f"{line.text} {line.calls}".lower())
-        )
-        for advice, pattern in _REPEATED.items()
-    }
-    advice = max(shares, key=shares.__getitem__)
-    is_seen = report.looks >= LEAST_LOOKS and shares[advice] >= _LINE_FRAC
-    return (advice, shares[advice]) if is_seen else ("", 0.0)
-
-
-def _collate(case: _Case, part: Bound) -> _Limit:
-    removed = case.without(part)
-    if case.are_few(LEAST_GAIN):
-        return _Limit(Bound.FEW_WORKERS, case.more, removed)
-    return _Limit(part, removed, removed)
+def _share(report: Report, pattern: str) -> float:
+    """Return the share of the looks at lines of a pattern."""
+    return sum(line.share for line in report.hot if re.search(pattern, f"{line.text} {line.calls}".lower()))
 
 
 def _handoff(case: _Case, part: Bound) -> _Limit:
@@ -434,9 +405,9 @@ def _swept(case: _Case, part: Bound) -> _Limit:
 
 
 _LIMITS: dict[Bound, Callable[[_Case, Bound], _Limit]] = {
-    Bound.TRANSFORM: _dataset,
-    Bound.WAITING: _dataset,
-    Bound.COLLATE: _collate,
+    Bound.TRANSFORM: _making,
+    Bound.WAITING: _making,
+    Bound.COLLATE: _making,
     Bound.HANDOFF: _handoff,
     Bound.PINNING: _pinning,
     Bound.STARTUP: _startup,
@@ -465,7 +436,7 @@ def _judged(case: _Case) -> Report:
     elif is_opaque and part in costs.wall:
         limit = limit._replace(bound=Bound.LOADER)
     shown = set(case.rates) or ({1, report.cores, case.needed, costs.workers} if report.parts_s else set())
-    if report.first_epoch:  # of its cache, workers would have none
+    if report.first_epoch or case.steps.are_starts:  # workers would have no cache, or start for each step
         shown = set()
     return dataclasses.replace(
         report,
