@@ -183,7 +183,7 @@ class Report:
     @property
     def step_s(self) -> float:
         """Seconds per step."""
-        return self.wait_s + self.loop_s
+        return self.wait_s + self.loop_s + self.elsewhere_s
 
     @property
     def least_step_s(self) -> float:
