@@ -11,16 +11,17 @@ from typing import Self
 
 from storebench.plain_text import plain
 from storebench.probes.machine import counts_reads
-from storebench.profiling.files import Files
+from storebench.profiling.files import IMAGES, Files
+from storebench.profiling.making import Made
 from storebench.profiling.recorder import MOST_STEPS, Recorder
 from storebench.profiling.sampling import Place
 from storebench.units import number_of, rounded_bytes
 
-_SHOWN_LINES = 2
-_LEAST_LOOKS = 30
+_SHOWN_LINES, _MOST_LINES = 2, 12
+LEAST_LOOKS = 30
 """Of fewer looks, the shares of lines are too rough to stand beside measured times."""
 
-_CONVERTED = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".tar", ".parquet"}
+_CONVERTED = IMAGES | {".tar", ".parquet"}
 """Suffixes of files that ``storebench run`` can convert."""
 
 _SHOWN_FRAC = 0.01
@@ -51,7 +52,15 @@ class Bound(enum.StrEnum):
         "find the network, process or disk that it waits for; more workers hide waits",
     )
     LOCK = "a lock", "one file or object per worker"
-    COLLATE = "collate", "less work per batch: tensors of one shape, made in the dataset"
+    REPEATED = "work repeated for each sample", "do it once"
+    SLOW_SAMPLES = (
+        "a few slow samples",
+        "store these like the others (smaller, or decoded), or a larger prefetch_factor",
+    )
+    COLLATE = (
+        "collate",
+        "fewer copies per batch: pad by whole slices into an array of the final size, or make tensors of one shape in the dataset",
+    )
     HANDOFF = (
         "the handoff",
         "fewer tensors per batch; for a store of raw pixels, storebench.Loader(dataset, {0.batch_size}, workers={0.workers})",
@@ -63,11 +72,25 @@ class Bound(enum.StrEnum):
     MANY_WORKERS = "too many workers", "num_workers={0.workers_needed}"
     STARTUP = "the start of epochs", "persistent_workers=True, or less work at the start of a worker"
     STALLS = "stalls", "the slowest samples, or a larger prefetch_factor"
+    AHEAD = (
+        "a thread reads the batches ahead of the loop, which was not seen",
+        "storebench.profile() around what the loop iterates",
+    )
     UNKNOWN = "too few steps", "a longer loop"
 
 
-_DECODING = (Bound.TRANSFORM, Bound.STORAGE, Bound.WAITING, Bound.FEW_WORKERS, Bound.LOADER)
+_DECODING = (
+    Bound.TRANSFORM,
+    Bound.SLOW_SAMPLES,
+    Bound.STORAGE,
+    Bound.WAITING,
+    Bound.FEW_WORKERS,
+    Bound.LOADER,
+)
 """Limits that a store of smaller or decoded images may take away."""
+
+_COMPUTING = (Bound.TRANSFORM, Bound.COLLATE, Bound.REPEATED, Bound.SLOW_SAMPLES, Bound.HANDOFF)
+"""Limits that may take cores from the loop."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +105,29 @@ class HotLine:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SlowSamples:
+    """The few samples that take much of the time of a dataset."""
+
+    frac: float  # of the samples
+    time_frac: float
+    usual_s: float  # of the others
+    least_s: float
+    longest_s: float
+    longest: int  # the index of the slowest
+
+    def excess_frac(self, made: Made) -> float:
+        """Return the share of the dataset's time for a batch that its slow sample took beyond the usual."""
+        longest_s, dataset_s = 1e-9 * made.longest_ns, 1e-9 * (made.collated_ns - made.began_ns)
+        return (longest_s - self.usual_s) / dataset_s if longest_s > self.least_s else 0.0
+
+    def __str__(self) -> str:
+        return (
+            f"{self.frac:.1%} of the samples take {self.time_frac:.0%} of the dataset's time"
+            f" (dataset[{self.longest}]: {self.longest_s:.2f} s, usual {self.usual_s:.3f} s)"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Report:
     """What limits a loop, how much faster it would be without that, and the evidence.
 
@@ -91,11 +137,23 @@ class Report:
 
     bound: Bound
     gain: float = 1.0
+    advice: str = ""  # if it is not that of the limit
     steps: int = 0
     epochs: int = 0
     total_s: float = 0.0
     wait_s: float = 0.0
     loop_s: float = 0.0
+    elsewhere_s: float = 0.0  # per step, in requests to other loaders
+    loader: str = ""
+    script_frac: float | None = None  # the share of the waits and loops in the time of the script
+    others_s: Mapping[str, float] = field(default_factory=dict)  # waits for other loaders, in all
+    judged_s: float = 0.0  # of the steps that are judged
+    wait_frac: float = 0.0  # share of it that the loop waits for data, starts of epochs and stalls included
+    first_loops_s: float = 0.0  # of the first steps of epochs, beyond the usual
+    first_epoch: float = (
+        0.0  # how many times as long its steps took, if it is unlike the others and not judged
+    )
+    slow: SlowSamples | None = None
     cached_s: float | None = None  # the loop of a step whose batch is served from memory
     cuda_s: float | None = None  # work of the device per step
     cuda_idle_s: float | None = None  # of the device before it
@@ -125,7 +183,7 @@ class Report:
     @property
     def step_s(self) -> float:
         """Seconds per step."""
-        return self.wait_s + self.loop_s
+        return self.wait_s + self.loop_s + self.elsewhere_s
 
     @property
     def least_step_s(self) -> float:
@@ -134,14 +192,9 @@ class Report:
         return self.step_s - idle_s if self.cached_s is None else self.cached_s
 
     @property
-    def wait_frac(self) -> float:
-        """Share of the whole time that the loop waits for data, starts of epochs and stalls included."""
-        return 1.0 - min(1.0, self.loop_s * self.steps / self.total_s) if self.total_s else 0.0
-
-    @property
     def remedy(self) -> str:
         """What to try."""
-        return self.bound.remedy.format(self)
+        return self.advice or self.bound.remedy.format(self)
 
     @property
     def converting(self) -> str | None:
@@ -151,19 +204,28 @@ class Report:
         return f"storebench run --dataset {shlex.quote(self.files.folder)}"
 
     def __str__(self) -> str:
-        return "\n".join(map(plain, self._lines()))
+        above, below = list(self._lines()), list(self._lines_below())
+        most = min(_SHOWN_LINES, _MOST_LINES - len(above) - len(below))
+        hot = [
+            f"  {line.share:.0%} in {Path(line.file).name}:{line.line}  {line.text[:70]}"
+            for line in self.hot[: most if self.looks >= LEAST_LOOKS else 0]
+        ]
+        return "\n".join(map(plain, (*above, *hot, *below)))
 
     def _lines(self) -> Iterator[str]:
         if not self.total_s:
             yield f"storebench profile: {self.bound}; try {self.remedy}"
+            yield from () if self.bound is Bound.UNKNOWN else self._loaders()
             return
         yield f"storebench profile: limited by {self.bound}; {self.wait_frac:.0%} of the time is waiting for data"
         yield f"  try: {self.remedy}; predicted without this limit: {self.gain:.2f} times as fast"
+        yield from self._loaders()
         yield _row(
             f"per step, of {self.steps:,}",
             {
                 "wait": self.wait_s,
                 "loop": self.loop_s,
+                "other loaders": self.elsewhere_s or None,
                 "with cached batches": self.cached_s,
                 "CUDA busy": self.cuda_s,
                 "CUDA idle": self.cuda_idle_s,
@@ -174,11 +236,29 @@ class Report:
             yield _row(f"per batch, {workers}" if self.workers else "per batch", self.parts_s)
         if self.shares:
             yield _cells("making batches", {name: f"{share:.0%}" for name, share in self.shares.items()})
+        if notes := "; ".join(self._notes()):
+            yield f"  {notes}"
+
+    def _notes(self) -> Iterator[str]:
+        """Return what is unusual about the loop."""
         if self.disturbed:
-            yield f"  {self.disturbed}: repeat this on an idle machine"
-        most = _SHOWN_LINES - bool(self.disturbed)
-        for line in self.hot[: most if self.looks >= _LEAST_LOOKS else 0]:
-            yield f"  {line.share:.0%} in {Path(line.file).name}:{line.line}  {line.text[:70]}"
+            yield f"{self.disturbed}: repeat this on an idle machine"
+        if self.first_loops_s > _SHOWN_FRAC * self.judged_s:
+            yield f"first steps of the loop: {self.first_loops_s:.1f} s"
+        if self.first_epoch:
+            lost = "" if self.workers else ", and workers would not have what this process caches"
+            yield f"epoch 1 was {self.first_epoch:.1f} times as long: this is about the later ones{lost}"
+        if self.epochs >= self.steps > 1:
+            yield "each step starts an epoch: keep the iterator"
+        if self.slow:
+            yield str(self.slow)
+        if self.bound in _COMPUTING and self.wait_frac < (1.0 - 1.0 / self.gain) / 2.0:
+            yield "few waits, but loading takes cores from the loop"
+
+    def _lines_below(self) -> Iterator[str]:
+        """Return the lines below those of the code."""
+        if not self.total_s:
+            return
         if self.by_workers:
             known = "measured" if self.is_swept else "predicted"
             factors = {f"{count}": f"{factor:.2f} times" for count, factor in self.by_workers.items()}
@@ -193,6 +273,13 @@ class Report:
             yield f"  what converting these files brings: {self.converting}"
         if self.unseen:
             yield f"  not seen: {'; '.join(self.unseen)}"
+
+    def _loaders(self) -> Iterator[str]:
+        frac = "" if self.script_frac is None else f"; its loop takes {self.script_frac:.0%} of the script"
+        others = [f"{seconds:.2f} s for {name}" for name, seconds in self.others_s.items()]
+        waits = f"; also waited {', '.join(others[:2])}" if others else ""
+        if self.loader:
+            yield f"  loader: {self.loader}{frac}{waits}"
 
     def _waits(self) -> dict[str, str]:
         waits = {"first batch": f"{self.first_batch_s:.2f} s"}
@@ -237,6 +324,8 @@ def unseen_of(recorder: Recorder, *, is_inside_seen: bool) -> Iterator[str]:
     """Return what could not be seen."""
     if recorder.makes:
         yield "the inside of the loader (it is not a DataLoader of torch)"
+    elif recorder.is_ahead:
+        yield "the inside of the loader (a thread reads its batches ahead)"
     elif not is_inside_seen:
         yield "the inside of the loader (batches came without times)"
     if recorder.has_ceiling and not recorder.replayed:

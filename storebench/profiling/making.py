@@ -57,6 +57,19 @@ class Made(NamedTuple):
     pickling_ns: int = 0  # CPU time
     unpickling_ns: int = 0
     pinning_ns: int = 0
+    samples: int = 0  # that were timed one by one
+    longest_ns: int = 0  # of them
+    longest: int = 0  # its index
+
+    @property
+    def making_s(self) -> float:
+        """Seconds for this batch, without those for which there was no core."""
+        return 1e-9 * (self.ended_ns - self.began_ns - self.delayed_ns)
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds of it that were not on a CPU."""
+        return max(0.0, self.making_s - 1e-9 * (self.dataset_cpu_ns + self.collate_cpu_ns))
 
 
 class Maker(Guard):
@@ -65,6 +78,7 @@ class Maker(Guard):
     def __init__(self) -> None:
         self._began = (0, 0, 0)
         self._collated: tuple[int, int] | None = None
+        self._samples = self._longest_ns = self._longest = 0
         self._is_busy = False
         self._pid = os.getpid()
         self._told_ns = self._batches = 0
@@ -77,7 +91,14 @@ class Maker(Guard):
     @guarded
     def begin(self) -> None:
         self._began, self._collated = (clock(), time.thread_time_ns(), self._schedule.delayed_ns()), None
+        self._samples = self._longest_ns = self._longest = 0
         self._is_busy = True
+
+    def sample(self, index: Any, ns: int) -> None:
+        """Note how long a sample took."""
+        self._samples += 1
+        if ns > self._longest_ns and isinstance(index, int):
+            self._longest_ns, self._longest = ns, index
 
     def collate(self) -> None:
         self._collated = clock(), time.thread_time_ns()
@@ -99,6 +120,9 @@ class Maker(Guard):
             self._schedule.delayed_ns() - delayed_ns,
             self._tell(ended_ns) if ended_ns - self._told_ns >= _TELL_EVERY_NS else None,
             self._pid,
+            samples=self._samples,
+            longest_ns=self._longest_ns,
+            longest=self._longest,
         )
 
     def stop(self) -> Seen:
@@ -158,12 +182,27 @@ def _restored(first: tuple[int, int], made: tuple[Any, ...], batch: Any, last: t
     )
 
 
+class _TimedSamples:
+    """A dataset whose samples are timed."""
+
+    def __init__(self, dataset: Any, maker: Maker) -> None:
+        self._dataset, self._maker = dataset, maker
+
+    def __getitem__(self, index: Any) -> Any:
+        began_ns = clock()
+        sample = self._dataset[index]
+        self._maker.sample(index, clock() - began_ns)
+        return sample
+
+
 class TimedFetcher:
     """torch's fetcher of batches, timed; `deliver` returns what `fetch` is to return."""
 
     def __init__(self, fetcher: Any, maker: Maker, deliver: Callable[[Any, Made], Any]) -> None:
         self._fetcher, self._maker, self._deliver = fetcher, maker, deliver
         collate = fetcher.collate_fn
+        if type(fetcher).__name__ == "_MapDatasetFetcher" and not hasattr(fetcher.dataset, "__getitems__"):
+            fetcher.dataset = _TimedSamples(fetcher.dataset, maker)
 
         def timed_collate(samples: Any) -> Any:
             maker.collate()

@@ -1,343 +1,456 @@
-"""The verdict on a recorded loop: the part whose removal would gain most, and by how much, from its measured times.
+"""The verdict on a recorded loop: the limit whose removal would gain most, and by how much.
 
-With workers, a step takes as long as the longest of the loop, the workers side by side, the pinning thread, and all CPU
-time over the cores; without workers, their sum. Times without a core are no part's own: they come from all CPU time.
+Each part of a loop has a function that says what its removal gains, and what to try; the largest gain wins. Gains come
+from the recorded times of steps and batches, replayed at other costs.
 """
 
 import dataclasses
-import os
 import re
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import NamedTuple
 
-from storebench.profiling.evidence import Bound, Report, hot_lines, unseen_of
+from storebench.profiling.costs import NEARLY_NONE, SECOND, Costs, costs_of, mean, mean_s, scaled
+from storebench.profiling.evidence import LEAST_LOOKS, Bound, Report, SlowSamples, hot_lines, unseen_of
 from storebench.profiling.making import Made
 from storebench.profiling.recorder import Recorder, Step
+from storebench.profiling.replay import replayed_s
 
 LEAST_GAIN = 1.10
 """A part of the loading is the limit only if without it the loop would be this many times as fast."""
 
 _LEAST_STEPS = 4
+# A wait of so many times the usual, and of at least so many seconds, is a stall.
 _STALL, _STALL_S = 3.0, 0.05
-"""A wait of so many times the usual, and of at least so many seconds, is a stall."""
-
+# A larger share of the waits are no stalls, and of the samples no few slow ones.
 _RARE = 0.05
-"""A larger share of the waits are no stalls."""
-
-_ENOUGH = 0.95
-"""So many workers are enough that more would be faster by no more than this."""
-
-_MANY = 2
-"""More than this many times the workers that are needed are too many."""
-
-_FULL_BATCH = 32
-"""What is done once for a batch weighs little from so many samples on."""
-
-_MANY_TENSORS = 8
-"""So many tensors per batch could be handed over as one."""
-
-_LOCKED_FRAC = 0.3
-"""Of two workers that share a lock, one waits for it half of the time."""
-
-_LOCK = re.compile(r"(?<![a-z])[fr]?lock|acquire|semaphore|synchronize")
-
-_MAKING = (Bound.TRANSFORM, Bound.WAITING, Bound.COLLATE, Bound.HANDOFF)
-_S = 1e-9
-_NONE = 1e-9
+# A first epoch is unlike the others if its batches took so many times as long to make, and so many seconds longer.
+_UNLIKE, _UNLIKE_S = 1.5, 0.001
+# Samples of so many times the usual are slow, and told if they take this share of the dataset's time.
+_SLOW, _SLOW_FRAC = 10.0, 0.3
+# So many workers are enough that more would be faster by no more than this; more than so many times these are too many.
+_ENOUGH, _MANY = 0.95, 2
+# What is done once for a batch weighs little from so many samples on; so many tensors could be handed over as one.
+_FULL_BATCH, _MANY_TENSORS = 32, 8
+# Batches that each worker makes ahead in a long queue.
+_LONG = 1_000
+# A line with this share of the looks names the limit: of two workers that share a lock, one waits half of the time.
+_LINE_FRAC = 0.3
+_LOCK = r"(?<![a-z])[fr]?lock|acquire|semaphore|synchronize"
+_PLAIN_CALLS = "next|sum|any|all|min|max|len|int|str|list|enumerate|range|get|items|values|zip|isinstance"
+# What to do about a line that does the same for each sample, by a pattern of such lines.
+_REPEATED = {
+    "open the file once per worker, at its first sample, not for each": (
+        r"h5py|lmdb\.open|zipfile|tarfile|sqlite3\.connect|parquetfile|memory_map\(|read_table\("
+    ),
+    "do this once, before the first sample, not for each": (
+        r"sorted\(|\.sort\(|\.keys\(\)|listdir\(|glob\(|scandir\(|os\.walk\("
+    ),
+    "parse this once, into an array or an Arrow table, not for each sample": (
+        r"json\.loads?\(|read_csv\(|literal_eval\(|yaml\.\w*load\(|loadtxt\("
+    ),
+    "look samples up in an array, a dict or an Arrow table in place of this walk over Python objects": (
+        rf"^(?!.*\b(?!(?:{_PLAIN_CALLS})\()\w+\().*\bfor\b.+\bin\b"
+    ),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Costs:
-    """Seconds per step or batch of each part, and of CPU time."""
+class _Steps:
+    """The steps of a loop, by what they say."""
 
-    workers: int
-    wall: dict[Bound, float]
-    cpu: dict[Bound, float]
-    receiving_s: float
-    rest_s: float = 0.0  # of a step, if workers are not its longest stage
-    stretch: float = 1.0  # workers take turns unevenly, so a step takes longer than a batch over their number
-
-    @property
-    def making_s(self) -> float:
-        """Seconds for one batch, side by side with others if there are workers."""
-        return sum(self.wall[part] for part in _MAKING) / max(1, self.workers)
-
-    @property
-    def step_s(self) -> float:
-        """Seconds per step."""
-        looping = self.wall[Bound.COMPUTE] + self.receiving_s + self.rest_s
-        if not self.workers:
-            return looping + self.making_s + self.wall[Bound.PINNING]
-        return max(looping, self.stretch * max(self.making_s, self.busy_s), self.wall[Bound.PINNING])
-
-    @property
-    def busy_s(self) -> float:
-        """Seconds per step if all cores compute all the time."""
-        return sum(self.cpu.values()) / len(os.sched_getaffinity(0))
-
-    def with_share(self, share: float, *parts: Bound) -> "_Costs":
-        """Return the costs with only a share of some parts."""
-        return dataclasses.replace(
-            self,
-            wall=self.wall | {part: share * self.wall[part] for part in parts},
-            cpu=self.cpu | {part: share * self.cpu.get(part, 0.0) for part in parts},
-            receiving_s=self.receiving_s * (share if Bound.HANDOFF in parts else 1.0),
-        )
-
-    def with_workers(self, count: int) -> "_Costs":
-        return dataclasses.replace(self, workers=count)
-
-    def fitted(self, step_s: float) -> "_Costs":
-        """Return the costs with what the model leaves of the measured time of a step."""
-        return dataclasses.replace(self, rest_s=max(0.0, step_s - self.step_s))
+    judged: Sequence[Step]  # of the epochs that are alike
+    first: Sequence[Step]  # of each of these epochs, before the loader is at speed
+    steady: Sequence[Step]
+    even: Sequence[Step]  # the steady ones without stalls
+    stalls: Sequence[Step]
+    first_epoch: float  # how many times as long as the others it took, if it is unlike them; else 0
+    are_starts: bool  # whether no epoch comes further than its first steps
 
 
 def report_of(recorder: Recorder, rates: Mapping[int, float] | None = None) -> Report:
     """Return the verdict on what a recorder has seen; `rates` are batches per second by workers, without a loop."""
-    steps = [step for step in recorder.steps if step.loop_ns is not None]
+    if recorder.is_drained:
+        return Report(bound=Bound.AHEAD, steps=len(recorder.steps), epochs=recorder.epochs)
+    steps = _sorted(recorder)
+    if len(steps.even) < _LEAST_STEPS:
+        count = len(steps.judged)
+        return Report(bound=Bound.UNKNOWN, steps=count, epochs=recorder.epochs, workers=recorder.workers)
+    report = _evidence(recorder, steps)
+    costs, shares = costs_of(recorder, steps.even, report, is_fitted=not steps.are_starts)
+    made = [step.made for step in steps.even if step.made is not None]
+    report = dataclasses.replace(
+        report,
+        shares=shares,
+        parts_s=_parts(costs, made) if made and not recorder.makes else {},
+        startup_s=_startup_s(recorder, steps, report, costs),
+    )
+    return _judged(_Case(report, costs, recorder, steps, rates or {}))
+
+
+def _sorted(recorder: Recorder) -> _Steps:
+    """Return the steps of a recorder by what they say."""
     lag = max(1, recorder.workers)
+    steps, first_epoch = _alike(_with_loops(list(recorder.steps)), lag)
     # Workers make their first batches side by side, so these arrive faster than any later ones can.
     steady = [step for step in steps if step.place >= lag] or [step for step in steps if step.place]
-    if len(steady) < _LEAST_STEPS:
-        return Report(bound=Bound.UNKNOWN, steps=len(steps), epochs=recorder.epochs, workers=recorder.workers)
-    limit_s = max(_STALL * _usual_s(steady, lag), _STALL_S)
-    stalls = [step.wait_ns * _S for step in steady if step.wait_ns * _S > limit_s]
-    if len(stalls) > _RARE * len(steady):  # the usual way of a device that serves in bursts
-        limit_s, stalls = float("inf"), []
-    even = [step for step in steady if step.wait_ns * _S <= limit_s]
-    wait_s, loop_s = _mean_s(step.wait_ns for step in even), _mean_s(step.loop_ns for step in even)
-    first, starts = [step for step in steps if step.place < lag], [step for step in steps if not step.place]
-    ends_s = recorder.ends_ns * _S
+    are_starts = len(steady) < _LEAST_STEPS <= sum(not step.place for step in steps)
+    if are_starts:
+        steady = steps
+    limit_ns = max(_STALL * _usual_s(steady, lag), _STALL_S) / SECOND if steady else 0.0
+    if sum(step.wait_ns > limit_ns for step in steady) > _RARE * len(steady):
+        limit_ns = float("inf")  # the usual way of a device that serves in bursts
+    return _Steps(
+        judged=steps,
+        first=[] if are_starts else [step for step in steps if step.place < lag],
+        steady=steady,
+        even=[step for step in steady if step.wait_ns <= limit_ns],
+        stalls=[step for step in steady if step.wait_ns > limit_ns],
+        first_epoch=first_epoch,
+        are_starts=are_starts,
+    )
+
+
+def _with_loops(steps: list[Step]) -> list[Step]:
+    """Return the steps whose loop was timed; that of an epoch of one step lasts until the next epoch."""
+    if not any(step.place for step in steps):
+        for step, later in pairwise(steps):
+            step.loop_ns = later.asked_ns - step.asked_ns - step.wait_ns
+    return [step for step in steps if step.loop_ns is not None]
+
+
+def _alike(steps: list[Step], lag: int) -> tuple[list[Step], float]:
+    """Return the steps without a first epoch that is unlike the others, and how many times as long its steps took."""
+    starts = [at for at, step in enumerate(steps) if not step.place]
+    later = steps[starts[1] :] if len(starts) > 1 else []
+    epochs = [[step for step in part if step.place >= lag] for part in (steps[: -len(later)], later)]
+    if min(map(len, epochs)) < _LEAST_STEPS:
+        return steps, 0.0
+    first_s, later_s = (
+        statistics.median(step.made.making_s if step.made else SECOND * step.wait_ns for step in epoch)
+        for epoch in epochs
+    )
+    times = (_total_s(epochs[0]) / len(epochs[0])) / (_total_s(epochs[1]) / len(epochs[1]))
+    is_unlike = first_s > max(_UNLIKE * later_s, later_s + _UNLIKE_S) and times >= LEAST_GAIN
+    return (later, times) if is_unlike else (steps, 0.0)
+
+
+def _usual_s(steady: list[Step], lag: int) -> float:
+    """Return the longest usual wait: workers make their batches side by side, so waits come in bursts of one per worker."""
+    turns = [_total_s(steady[at : at + lag]) for at in range(0, len(steady) - lag + 1, lag)]
+    making = [SECOND * (step.made.ended_ns - step.made.began_ns) for step in steady if step.made is not None]
+    return max(statistics.median(turns or [_total_s(steady)]), statistics.median(making or [0.0]))
+
+
+def _total_s(steps: Iterable[Step]) -> float:
+    return sum(step.wait_ns + (step.loop_ns or 0) + step.elsewhere_ns for step in steps) * SECOND
+
+
+def _slow_samples(steady: Sequence[Step]) -> SlowSamples | None:
+    """Return the few samples that take much of the dataset's time; None if there are none, or samples were not timed."""
+    made = [step.made for step in steady if step.made is not None and step.made.samples]
+    if not made:
+        return None
+    usual_ns = statistics.median(
+        (batch.collated_ns - batch.began_ns - batch.longest_ns) / (batch.samples - 1)
+        if batch.samples > 1
+        else batch.longest_ns
+        for batch in made
+    )
+    slow = [batch for batch in made if batch.longest_ns > _SLOW * usual_ns]
+    frac = len(slow) / sum(batch.samples for batch in made)
+    time_frac = sum(batch.longest_ns for batch in slow) / sum(
+        max(1, batch.collated_ns - batch.began_ns) for batch in made
+    )
+    if not 0.0 < frac <= _RARE or time_frac < _SLOW_FRAC:
+        return None
+    longest = max(slow, key=lambda batch: batch.longest_ns)
+    return SlowSamples(
+        frac=frac,
+        time_frac=time_frac,
+        usual_s=SECOND * usual_ns,
+        least_s=_SLOW * SECOND * usual_ns,
+        longest_s=SECOND * longest.longest_ns,
+        longest=longest.longest,
+    )
+
+
+def _evidence(recorder: Recorder, steps: _Steps) -> Report:
+    """Return what was measured, without a verdict."""
+    even, starts = steps.even, [step for step in steps.judged if not step.place]
     made = [step.made for step in even if step.made is not None]
-    told = [one.told for one in made if one.told is not None]
+    told = [batch.told for batch in made if batch.told is not None]
     batches = sum(one.batches for one in told) or None
-    report = Report(
+    ends_s = recorder.ends_ns * SECOND
+    wait_s, loop_s = mean_s(step.wait_ns for step in even), mean_s(step.loop_ns for step in even)
+    looping_s = sum((step.loop_ns or 0) + step.elsewhere_ns for step in steps.judged) * SECOND
+    first_loops_s = sum(step.loop_ns or 0 for step in steps.first) * SECOND
+    return Report(
         bound=Bound.UNKNOWN,
-        steps=len(steps),
+        steps=len(steps.judged),
         epochs=recorder.epochs,
-        total_s=_total_s(first) + _total_s(steady) + ends_s,
+        total_s=_total_s(recorder.steps) + ends_s,
         wait_s=wait_s,
         loop_s=loop_s,
+        elsewhere_s=mean_s(step.elsewhere_ns for step in even),
+        judged_s=(judged_s := _total_s(steps.judged) + ends_s * len(steps.judged) / len(recorder.steps)),
+        wait_frac=1.0 - min(1.0, looping_s / judged_s),
+        first_loops_s=max(0.0, first_loops_s - len(steps.first) * loop_s),
+        first_epoch=steps.first_epoch,
         # The first of them waits for the end of the loader.
-        cached_s=_mean_s(step.loop_ns for step in recorder.replayed[1:]) or None,
-        cuda_s=_mean(step.cuda_ns and step.cuda_ns * _S for step in even),
-        cuda_idle_s=_mean(step.cuda_idle_ns and step.cuda_idle_ns * _S for step in even),
+        cached_s=mean_s(step.loop_ns for step in recorder.replayed[1:]) or None,
+        cuda_s=mean(step.cuda_ns and step.cuda_ns * SECOND for step in even),
+        cuda_idle_s=mean(step.cuda_idle_ns and step.cuda_idle_ns * SECOND for step in even),
         workers=recorder.workers,
-        cores=len(os.sched_getaffinity(0)),
+        cores=recorder.cores,
         batch_size=recorder.batch_size,
-        cpu_s=batches and sum(one.cpu_ns for one in told) * _S / batches,
+        cpu_s=batches and sum(one.cpu_ns for one in told) * SECOND / batches,
         device_bytes=batches and sum(one.device_bytes for one in told) / batches,
         major_faults=batches and sum(one.major_faults for one in told) / batches,
-        ready_batches=_mean(step.ready for step in even),
+        ready_batches=mean(step.ready for step in even),
         prefetched=recorder.prefetched,
-        first_batch_s=_mean_s(step.wait_ns for step in starts),
-        worker_start_s=_mean_s(step.made and step.made.began_ns - step.asked_ns for step in starts)
+        first_batch_s=mean_s(step.wait_ns for step in starts),
+        worker_start_s=mean_s(step.made and step.made.began_ns - step.asked_ns for step in starts)
         if recorder.workers
         else None,
-        startup_s=max(0.0, _total_s(first) - len(first) * (wait_s + loop_s)) + ends_s,
-        stall_s=sum(stalls) - len(stalls) * wait_s,
+        stall_s=sum(step.wait_ns for step in steps.stalls) * SECOND - len(steps.stalls) * wait_s,
+        slow=_slow_samples(steps.steady),
         looks=recorder.places.total(),
         hot=hot_lines(recorder.places),
         files=recorder.files,
         disturbed=recorder.disturbance() or "",
         unseen=tuple(unseen_of(recorder, is_inside_seen=bool(made))),
     )
-    costs, shares = _costs(recorder, even, report, made)
-    parts_s = _parts(costs, made) if made and not recorder.makes else {}
-    report = dataclasses.replace(report, shares=shares, parts_s=parts_s)
-    return _judged(report, costs, recorder, rates or {}, is_opaque=not made)
 
 
-def _total_s(steps: Iterable[Step]) -> float:
-    return sum(step.wait_ns + (step.loop_ns or 0) for step in steps) * _S
+def _startup_s(recorder: Recorder, steps: _Steps, report: Report, costs: Costs) -> float:
+    """Return the seconds that starts of epochs waited longer than the loop of one endless epoch would."""
+    if steps.are_starts:
+        return len(steps.judged) * max(0.0, report.step_s - costs.step_s) if recorder.workers else 0.0
+    # Workers that have started need the time of a batch for their first one, too.
+    filling_s = costs.making_s * sum(not step.place for step in steps.first) if recorder.workers else 0.0
+    waited_s = sum(step.wait_ns for step in steps.first) * SECOND
+    ends_s = recorder.ends_ns * SECOND * len(steps.judged) / len(recorder.steps)
+    return max(0.0, waited_s - max(len(steps.first) * report.wait_s, filling_s)) + ends_s
 
 
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.fmean(known) if known else None
-
-
-def _mean_s(values_ns: Iterable[int | None]) -> float:
-    return _S * (_mean(values_ns) or 0.0)
-
-
-def _usual_s(steady: list[Step], lag: int) -> float:
-    """Return the longest usual wait: workers make their batches side by side, so waits come in bursts of one per worker."""
-    turns = [_total_s(steady[at : at + lag]) for at in range(0, len(steady) - lag + 1, lag)]
-    making = [(step.made.ended_ns - step.made.began_ns) * _S for step in steady if step.made is not None]
-    return max(statistics.median(turns or [_total_s(steady)]), statistics.median(making or [0.0]))
-
-
-def _parts(costs: _Costs, made: list[Made]) -> dict[str, float]:
+def _parts(costs: Costs, made: list[Made]) -> dict[str, float]:
     """Return the seconds of each stage of a batch that were seen."""
     parts = {
-        "dataset": _mean_s(one.collated_ns - one.began_ns for one in made),
-        "collate": _mean_s(one.ended_ns - one.collated_ns for one in made),
+        "dataset": mean_s(batch.collated_ns - batch.began_ns for batch in made),
+        "collate": mean_s(batch.ended_ns - batch.collated_ns for batch in made),
     }
     if costs.workers:
         parts |= {"pickling": costs.wall[Bound.HANDOFF], "receiving": costs.receiving_s}
     return parts | ({"pinning": costs.wall[Bound.PINNING]} if costs.wall[Bound.PINNING] else {})
 
 
-def _costs(
-    recorder: Recorder, even: list[Step], report: Report, made: list[Made]
-) -> tuple[_Costs, dict[str, float]]:
-    """Return what each part costs, and the shares of the time that a batch takes to make."""
-    waiting_cpu_s = min(report.wait_s, _mean_s(step.wait_cpu_ns for step in even))
-    process_cpu_s = (report.cpu_s or 0.0) if recorder.workers else waiting_cpu_s
-    wall, cpu, shares = _making(recorder, made, report.wait_s, process_cpu_s)
-    wall[Bound.COMPUTE] = report.loop_s
-    cpu[Bound.COMPUTE] = max(0.0, _mean_s(step.cpu_ns for step in even) - waiting_cpu_s)
-    wall[Bound.PINNING] = _mean_s(one.pinning_ns and one.pinning_ns + one.unpickling_ns for one in made)
-    costs = _Costs(workers=recorder.workers, wall=wall, cpu=cpu, receiving_s=0.0)
-    if not recorder.workers:
-        return costs.fitted(report.step_s), shares
-    cpu[Bound.HANDOFF] += waiting_cpu_s
-    # A batch that was not yet made when it was asked for is waited for; the rest of the wait is the handoff.
-    waits = [(step, step.made) for step in even if step.made is not None]
-    starving_s = _mean_s(min(step.wait_ns, max(0, made.ended_ns - step.asked_ns)) for step, made in waits)
-    looping_s = report.loop_s - _mean_s(step.delayed_ns for step in even)
-    made_s = costs.making_s - wall[Bound.HANDOFF] / recorder.workers
-    busy_s = looping_s + waiting_cpu_s + wall[Bound.HANDOFF] / recorder.workers
-    if starving_s >= report.wait_s / 2 or made_s > busy_s:
-        wall[Bound.COMPUTE] = max(0.0, looping_s)
-        costs = dataclasses.replace(costs, receiving_s=waiting_cpu_s)
-        stretch = report.step_s / max(costs.making_s, costs.busy_s, _NONE)
-        return dataclasses.replace(costs, stretch=max(1.0, stretch)), shares
-    received_s = report.wait_s - starving_s - _mean_s(step.wait_delayed_ns for step in even)
-    costs = dataclasses.replace(costs, receiving_s=max(waiting_cpu_s, received_s))
-    return costs.fitted(report.step_s), shares
+class _Limit(NamedTuple):
+    """A limit that a part of the loop may be."""
+
+    bound: Bound
+    gain: float  # of what to try
+    removed: float  # gain if the part took no time; the largest is the limit
+    advice: str = ""  # in place of the limit's own
 
 
-def _making(
-    recorder: Recorder, made: list[Made], wait_s: float, process_cpu_s: float
-) -> tuple[dict[Bound, float], dict[Bound, float], dict[str, float]]:
-    """Return the wall and the CPU time of each part of making a batch, and the shares of what the process did."""
-    names = ("dataset_cpu_ns", "collate_cpu_ns", "pickling_ns", "delayed_ns")
-    dataset_cpu_s, collate_cpu_s, pickling_s, delayed_s = (
-        _mean_s(getattr(one, name) for one in made) for name in names
-    )
-    unpickling_s = _mean_s(0 if one.pinning_ns else one.unpickling_ns for one in made)
-    making_s = _mean_s(one.ended_ns - one.began_ns for one in made) or wait_s * max(1, recorder.workers)
-    cpu_s = dataset_cpu_s + collate_cpu_s
-    delayed_s = min(delayed_s, max(0.0, making_s - cpu_s))
-    # Other threads of the process hand tensors over, or compute for the dataset.
-    threads_s = max(0.0, process_cpu_s - cpu_s - pickling_s)
-    handing_s = pickling_s + min(threads_s, unpickling_s)
-    helping_s = max(0.0, threads_s - unpickling_s)
-    idle_s = max(0.0, making_s - cpu_s - delayed_s - handing_s)
-    blocked_s = max(0.0, idle_s - helping_s)
-    delay_s = 0.0 if recorder.workers else delayed_s  # side by side, parts delay each other
-    collating_frac = collate_cpu_s / max(cpu_s, _NONE)
-    wall = {
-        Bound.TRANSFORM: dataset_cpu_s + idle_s - blocked_s + delay_s * (1.0 - collating_frac),
-        Bound.WAITING: blocked_s,
-        Bound.COLLATE: collate_cpu_s + delay_s * collating_frac,
-        Bound.HANDOFF: handing_s,
-    }
-    cpu = {
-        Bound.TRANSFORM: dataset_cpu_s + helping_s,
-        Bound.COLLATE: collate_cpu_s,
-        Bound.HANDOFF: handing_s,
-    }
-    if not made:
-        return wall, cpu, {}
-    seen = recorder.places.total() * blocked_s / making_s
-    reading_s = blocked_s * min(1.0, recorder.io_waits / max(1.0, seen))
-    parts_s = {
-        "on a CPU": making_s - delayed_s - blocked_s,
-        "reading": reading_s,
-        "blocked": blocked_s - reading_s,
-        "without a core": delayed_s,
-    }
-    return wall, cpu, {name: seconds / making_s for name, seconds in parts_s.items()}
+@dataclass(frozen=True)
+class _Case:
+    """The evidence that limits are judged by."""
+
+    report: Report
+    costs: Costs
+    recorder: Recorder
+    steps: _Steps
+    rates: Mapping[int, float]
+
+    def gain(self, saved_s: float) -> float:
+        """Return how many times as fast the whole loop would be with so many seconds less per step."""
+        mean_s = self.report.judged_s / self.report.steps
+        return mean_s / max(mean_s - saved_s, NEARLY_NONE)
+
+    def gain_with(self, costs: Costs) -> float:
+        return self.gain(max(0.0, self.report.step_s - max(costs.step_s, self.report.least_step_s)))
+
+    def without(self, *parts: Bound, share: float = 0.0) -> float:
+        """Return the gain if only a share of some parts were left."""
+        return self.gain_with(self.costs.with_share(share, *parts))
+
+    @cached_property
+    def steps_s(self) -> dict[int, float]:
+        """The seconds per step with other numbers of workers, measured or predicted."""
+        costs, report = self.costs, self.report
+        if self.rates:
+            loops_s = scaled(
+                costs.series[Bound.COMPUTE], report.cached_s or costs.wall[Bound.COMPUTE] + costs.receiving_s
+            )
+            steps_s = {
+                count: replayed_s(
+                    [max(1, count) / rate] * len(loops_s), loops_s, workers=count, ahead=count * costs.ahead
+                )
+                for count, rate in self.rates.items()
+            }
+            # Both sides of each comparison are of the sweep: the machine may have been busier before it.
+            scale = report.step_s / steps_s[costs.workers]
+            steps_s = {count: scale * step_s for count, step_s in steps_s.items()}
+        else:
+            counts = range(1, max(costs.workers, report.cores) + 1)
+            steps_s = {count: dataclasses.replace(costs, workers=count).step_s for count in counts}
+        return {count: max(step_s, report.least_step_s) for count, step_s in steps_s.items()}
+
+    @cached_property
+    def needed(self) -> int:
+        """The fewest workers that are enough."""
+        least_s = min(self.steps_s.values())
+        return min(count for count, step_s in self.steps_s.items() if least_s >= _ENOUGH * step_s)
+
+    @property
+    def more(self) -> float:
+        """The gain with the workers that are enough."""
+        return self.gain(max(0.0, self.report.step_s - self.steps_s[self.needed]))
+
+    def are_few(self, least: float) -> bool:
+        """Return whether more workers gain anything and, with a long queue, so much; they have no cache of this process."""
+        if not self.report.parts_s or self.report.first_epoch or self.steps.are_starts:
+            return False
+        longer = dataclasses.replace(self.costs, workers=self.needed, ahead=_LONG)
+        return (
+            self.needed > self.costs.workers and self.more >= LEAST_GAIN and self.gain_with(longer) >= least
+        )
 
 
-def _judged(
-    report: Report, costs: _Costs, recorder: Recorder, rates: Mapping[int, float], *, is_opaque: bool
-) -> Report:
-    """Return the report with the limit, the speed-up without it, and the workers that are enough."""
-    mean_s = report.total_s / report.steps
-
-    def gain(saved_s: float) -> float:
-        return mean_s / max(mean_s - saved_s, _NONE)
-
-    def gain_with(other: _Costs) -> float:
-        return gain(max(0.0, report.step_s - max(other.step_s, report.least_step_s)))
-
-    per_batch = min(1.0, (recorder.batch_size or _FULL_BATCH) / _FULL_BATCH)
-    are_small = recorder.tensors * per_batch < 1.0
-    if are_small:
-        handed = costs.with_share(per_batch, Bound.HANDOFF, Bound.COLLATE)
-    else:
-        left = 1.0 / recorder.tensors if recorder.tensors > _MANY_TENSORS else 0.0
-        handed = costs.with_share(left, Bound.HANDOFF)
-    steps_s = _steps_by_workers(report, costs, rates)
-    needed = next(count for count in steps_s if min(steps_s.values()) >= _ENOUGH * steps_s[count])
-    more = gain(max(0.0, report.step_s - steps_s[needed]))
-    gains = {part: gain_with(costs.with_share(0.0, part)) for part in (*_MAKING, Bound.PINNING)}
-    gains[Bound.HANDOFF] = gain_with(handed) if costs.workers else 1.0
-    # Workers that persist start once.
-    again = 1.0 - 1.0 / report.epochs if costs.workers and report.epochs > 1 else 1.0
-    gains[Bound.STARTUP] = gain(again * report.startup_s / report.steps)
-    gains[Bound.STALLS] = gain(report.stall_s / report.steps)
-    spent = {**costs.wall, Bound.HANDOFF: costs.wall[Bound.HANDOFF] + costs.receiving_s + costs.rest_s}
-    bound = max(gains, key=lambda part: (round(gains[part], 2), spent.get(part, 0.0)))
-    best = gains[bound]
-    if rates and needed != costs.workers and more >= max(LEAST_GAIN, best):
-        bound, best = Bound.FEW_WORKERS if needed > costs.workers else Bound.MANY_WORKERS, more
-    elif best < LEAST_GAIN:
-        alone_s = costs.with_share(0.0, Bound.COMPUTE).step_s
-        bound, best = Bound.COMPUTE, gain(max(0.0, report.step_s - alone_s))
-    elif is_opaque and bound in costs.wall:
-        bound = Bound.LOADER
-    elif bound is Bound.HANDOFF and are_small:
-        bound = Bound.SMALL_BATCHES
-    elif bound is Bound.STARTUP and costs.workers > _MANY * needed:
-        bound = Bound.MANY_WORKERS
-        best = gain(report.startup_s / report.steps * (1.0 - needed / costs.workers))
-    elif bound in (Bound.TRANSFORM, Bound.COLLATE, Bound.WAITING):
-        # Workers that wait need no core each, so the wait is worth naming unless more workers hide all of it.
-        least = _ENOUGH * best if bound is Bound.WAITING else LEAST_GAIN
-        if bound is Bound.WAITING:
-            bound = _kind_of_wait(report)
-        if bound is Bound.LOCK:  # one worker at a time still does what the lock is for
-            best = gain_with(costs.with_share(1.0 / max(1, costs.workers), Bound.WAITING))
-        elif needed > costs.workers and more >= least and bound is not Bound.STORAGE and report.parts_s:
-            bound, best = Bound.FEW_WORKERS, more
-    shown = set(rates) or ({1, report.cores, needed, costs.workers} if report.parts_s else set())
-    return dataclasses.replace(
-        report,
-        bound=bound,
-        gain=best,
-        workers_needed=None if is_opaque else needed,
-        by_workers={
-            count: gain(report.step_s - step_s) for count, step_s in steps_s.items() if count in shown
-        },
-        is_swept=bool(rates),
-    )
-
-
-def _steps_by_workers(report: Report, costs: _Costs, rates: Mapping[int, float]) -> dict[int, float]:
-    """Return the seconds per step with other numbers of workers, measured or predicted."""
-    if rates:
-        looping_s = report.cached_s or costs.wall[Bound.COMPUTE] + costs.receiving_s
-        steps_s = {
-            count: max(looping_s, 1.0 / rate) if count else looping_s + 1.0 / rate
-            for count, rate in rates.items()
-        }
-        # Both sides of each comparison are of the sweep: the machine may have been busier before it.
-        scale = report.step_s / steps_s[costs.workers]
-        steps_s = {count: scale * step_s for count, step_s in steps_s.items()}
-    else:
-        counts = range(1, max(costs.workers, report.cores) + 1)
-        steps_s = {count: costs.with_workers(count).step_s for count in counts}
-    return {count: max(step_s, report.least_step_s) for count, step_s in steps_s.items()}
+def _making(case: _Case, part: Bound) -> _Limit:
+    """Return the limit that making batches is: what its lines show, then too few workers, then the part itself."""
+    report, removed = case.report, case.without(part)
+    bound = _kind_of_wait(report) if part is Bound.WAITING else part
+    if bound is Bound.LOCK:  # one worker at a time still does what the lock is for
+        return _Limit(bound, case.without(part, share=1.0 / max(1, case.costs.workers)), removed)
+    if part is not Bound.COLLATE:
+        shares = {advice: _share(report, pattern) for advice, pattern in _REPEATED.items()}
+        advice = max(shares, key=shares.__getitem__)
+        is_repeated = shares[advice] >= _LINE_FRAC and report.looks >= LEAST_LOOKS
+        once = case.without(Bound.TRANSFORM, Bound.WAITING, share=1.0 - shares[advice] * is_repeated)
+        if once >= max(LEAST_GAIN, case.more):
+            return _Limit(Bound.REPEATED, once, max(once, removed), advice)
+        usual = case.gain_with(case.costs.without_slow_samples()) if report.slow else 1.0
+        if usual >= max(LEAST_GAIN, case.more):
+            return _Limit(Bound.SLOW_SAMPLES, usual, max(usual, removed))
+    # Workers that wait need no core each, so the wait is worth naming unless more workers hide all of it.
+    least = _ENOUGH * removed if part is Bound.WAITING else LEAST_GAIN
+    if bound is not Bound.STORAGE and case.are_few(least):
+        return _Limit(Bound.FEW_WORKERS, case.more, removed)
+    return _Limit(bound, removed, removed)
 
 
 def _kind_of_wait(report: Report) -> Bound:
-    if report.shares["reading"] >= report.shares["blocked"]:
+    if report.shares and report.shares["reading"] >= report.shares["blocked"]:
         return Bound.STORAGE
-    locked = sum(line.share for line in report.hot if _LOCK.search(f"{line.text} {line.calls}".lower()))
-    return Bound.LOCK if locked >= _LOCKED_FRAC else Bound.WAITING
+    return Bound.LOCK if _share(report, _LOCK) >= _LINE_FRAC else Bound.WAITING
+
+
+def _share(report: Report, pattern: str) -> float:
+    """Return the share of the looks at lines of a pattern."""
+    return sum(line.share for line in report.hot if re.search(pattern, f"{line.text} {line.calls}".lower()))
+
+
+def _handoff(case: _Case, part: Bound) -> _Limit:
+    """Return the limit that handing batches over is, of which larger batches or fewer tensors leave a share."""
+    if not case.costs.workers:
+        return _Limit(part, 1.0, 1.0)
+    share, tensors = min(1.0, (case.report.batch_size or _FULL_BATCH) / _FULL_BATCH), case.recorder.tensors
+    if tensors * share >= 1.0:
+        gain = case.without(part, share=1.0 / tensors if tensors > _MANY_TENSORS else 0.0)
+        return _Limit(part, gain, gain)
+    # Collate makes the memory that is handed over; what it takes beyond that grows with the batch.
+    costs = case.costs
+    fixed_s = costs.wall[part] + costs.receiving_s
+    collating = max(share, 1.0 - (1.0 - share) * fixed_s / max(costs.wall[Bound.COLLATE], NEARLY_NONE))
+    gain = case.gain_with(costs.with_share(share, part).with_share(collating, Bound.COLLATE))
+    return _Limit(Bound.SMALL_BATCHES, gain, gain)
+
+
+def _pinning(case: _Case, part: Bound) -> _Limit:
+    return _Limit(part, case.without(part), case.without(part))
+
+
+def _startup(case: _Case, part: Bound) -> _Limit:
+    """Return the limit that starts of epochs are; workers that persist start once."""
+    report, workers = case.report, case.costs.workers
+    start_s = report.startup_s / report.steps
+    if case.steps.are_starts:
+        advice = "keep the iterator: each iter(loader) starts an epoch, and its workers"
+        return _Limit(part, case.gain(start_s), float("inf") if workers else 1.0, advice)
+    may_persist = workers > 0 and report.epochs > 1 and not case.recorder.persists
+    gain = case.gain(start_s * (1.0 - 1.0 / report.epochs if may_persist else 1.0))
+    if workers > _MANY * case.needed and case.report.parts_s:
+        fewer = case.gain(start_s * (1.0 - case.needed / workers))
+        return _Limit(Bound.MANY_WORKERS, fewer, gain)
+    if may_persist:
+        return _Limit(part, gain, gain)
+    once = ", paid once in this loop of one epoch" if report.epochs == 1 else ""
+    return _Limit(part, gain, gain, f"less work before the first batch: {report.startup_s:.1f} s{once}")
+
+
+def _stalls(case: _Case, part: Bound) -> _Limit:
+    gain = case.gain(case.report.stall_s / case.report.steps)
+    return _Limit(part, gain, gain)
+
+
+def _swept(case: _Case, part: Bound) -> _Limit:
+    """Return the limit that workers are if other numbers were measured."""
+    if not case.rates or case.needed == case.costs.workers or case.more < LEAST_GAIN:
+        return _Limit(part, 1.0, 1.0)
+    is_more = case.needed > case.costs.workers
+    return _Limit(part if is_more else Bound.MANY_WORKERS, case.more, case.more)
+
+
+_LIMITS: dict[Bound, Callable[[_Case, Bound], _Limit]] = {
+    Bound.TRANSFORM: _making,
+    Bound.WAITING: _making,
+    Bound.COLLATE: _making,
+    Bound.HANDOFF: _handoff,
+    Bound.PINNING: _pinning,
+    Bound.STARTUP: _startup,
+    Bound.STALLS: _stalls,
+    Bound.FEW_WORKERS: _swept,
+}
+"""What may limit a loop, beside the loop itself."""
+
+
+def _judged(case: _Case) -> Report:
+    """Return the report with the limit, the speed-up without it, and the workers that are enough."""
+    report, costs = case.report, case.costs
+    is_opaque = not report.shares
+    spent = costs.wall | {
+        Bound.HANDOFF: costs.wall[Bound.HANDOFF] + costs.receiving_s + costs.rest_s,
+        Bound.FEW_WORKERS: float("inf"),
+    }
+    limits = {part: limit_of(case, part) for part, limit_of in _LIMITS.items()}
+    part = max(limits, key=lambda part: (round(limits[part].removed, 2), spent.get(part, 0.0)))
+    limit = limits[part]
+    if limit.removed < LEAST_GAIN:
+        alone_s = costs.with_share(0.0, Bound.COMPUTE).step_s
+        limit = _Limit(
+            Bound.COMPUTE, case.gain(report.step_s - alone_s + report.first_loops_s / report.steps), 1.0
+        )
+    elif is_opaque and part in costs.wall:
+        limit = limit._replace(bound=Bound.LOADER)
+    shown = set(case.rates) or ({1, report.cores, case.needed, costs.workers} if report.parts_s else set())
+    if report.first_epoch or case.steps.are_starts:  # workers would have no cache, or start for each step
+        shown = set()
+    return dataclasses.replace(
+        report,
+        bound=limit.bound,
+        gain=limit.gain,
+        advice=limit.advice,
+        workers_needed=None if is_opaque else case.needed,
+        by_workers={
+            count: case.gain(report.step_s - step_s)
+            for count, step_s in case.steps_s.items()
+            if count in shown
+        },
+        is_swept=bool(case.rates),
+    )

@@ -1,0 +1,194 @@
+"""What the parts of a loop cost, from its measured times, and how long its steps would take at other costs."""
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from storebench.profiling.evidence import Bound, Report
+from storebench.profiling.making import Made
+from storebench.profiling.recorder import Recorder, Step
+from storebench.profiling.replay import replayed_s
+
+SECOND = NEARLY_NONE = 1e-9
+MAKING = (Bound.TRANSFORM, Bound.WAITING, Bound.COLLATE, Bound.HANDOFF)
+_MOST_REPLAYED = 5_000
+# Batches that each worker makes ahead if the loop has no workers: torch's own number.
+_AHEAD = 2
+
+
+def mean(values: Iterable[float | None]) -> float | None:
+    """Return the mean of the values that are not None; None if there are none."""
+    present = [value for value in values if value is not None]
+    return sum(present) / len(present) if present else None
+
+
+def mean_s(values_ns: Iterable[int | None]) -> float:
+    """Return the mean of nanoseconds in seconds, 0 if there are none."""
+    return SECOND * (mean(values_ns) or 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Costs:
+    """Seconds per step or batch of each part, and of CPU time; and how single steps and batches differ."""
+
+    workers: int
+    cores: int
+    ahead: int  # batches that each worker makes ahead
+    series: Mapping[Bound, Sequence[float]]  # the parts of single batches, and the loops of steps
+    wall: dict[Bound, float]
+    cpu: dict[Bound, float]
+    elsewhere: Sequence[float] = ()  # of single steps, in requests to other loaders
+    receiving_s: float = 0.0
+    slow_fracs: Sequence[float] = ()  # of the dataset's time for each batch: a slow sample, beyond the usual
+    rest_s: float = 0.0  # of a step, if workers are not its longest stage
+    stretch: float = 1.0  # of the workers' time, if they are
+
+    @property
+    def making_s(self) -> float:
+        """Seconds for one batch, in one process."""
+        return sum(self.wall[part] for part in MAKING)
+
+    @property
+    def step_s(self) -> float:
+        """Seconds per step."""
+        stretch = self.stretch
+        if self.workers:
+            # If all cores compute all the time, this limits the workers together.
+            busy_s = self.workers * sum(self.cpu.values()) / self.cores
+            stretch *= max(1.0, busy_s / max(self.making_s, NEARLY_NONE))
+        parts_s = zip(*(scaled(self.series[part], stretch * self.wall[part]) for part in MAKING), strict=True)
+        loops_s = scaled(self.series[Bound.COMPUTE], self.wall[Bound.COMPUTE])
+        return replayed_s(
+            [sum(batch_s) for batch_s in parts_s],
+            [
+                loop_s + other_s
+                for loop_s, other_s in itertools.zip_longest(loops_s, self.elsewhere, fillvalue=0.0)
+            ],
+            workers=self.workers,
+            ahead=self.workers * self.ahead,
+            receive_s=self.receiving_s + self.rest_s,
+            pin_s=self.wall[Bound.PINNING],
+        )
+
+    def with_share(self, share: float, *parts: Bound) -> "Costs":
+        """Return the costs with only a share of some parts."""
+        return dataclasses.replace(
+            self,
+            wall=self.wall | {part: share * self.wall[part] for part in parts},
+            cpu=self.cpu | {part: share * self.cpu.get(part, 0.0) for part in parts},
+            receiving_s=self.receiving_s * (share if Bound.HANDOFF in parts else 1.0),
+        )
+
+    def without_slow_samples(self) -> "Costs":
+        """Return the costs if slow samples took the usual time."""
+        costs, series = self, dict(self.series)
+        for part in (Bound.TRANSFORM, Bound.WAITING):
+            pairs = zip(self.series[part], self.slow_fracs, strict=True)
+            series[part] = [part_s * (1.0 - frac) for part_s, frac in pairs]
+            costs = costs.with_share(sum(series[part]) / max(sum(self.series[part]), NEARLY_NONE), part)
+        return dataclasses.replace(costs, series=series)
+
+    def fitted(self, step_s: float, *, to_workers: bool) -> "Costs":
+        """Return the costs with what the model leaves of the measured time of a step."""
+        if to_workers:
+            return dataclasses.replace(self, stretch=max(1.0, step_s / max(self.step_s, NEARLY_NONE)))
+        return dataclasses.replace(self, rest_s=max(0.0, step_s - self.step_s))
+
+
+def scaled(values: Sequence[float], average: float) -> list[float]:
+    """Return values of another mean, which differ as these do."""
+    total = sum(values)
+    return [value * average * len(values) / total for value in values] if total else [average] * len(values)
+
+
+def costs_of(
+    recorder: Recorder, even: Sequence[Step], report: Report, *, is_fitted: bool
+) -> tuple[Costs, dict[str, float]]:
+    """Return what each part costs, and the shares of the time that a batch takes to make."""
+    workers, made = recorder.workers, [step.made for step in even if step.made is not None]
+    waiting_cpu_s = min(report.wait_s, mean_s(step.wait_cpu_ns for step in even))
+    process_cpu_s = (report.cpu_s or 0.0) if workers else waiting_cpu_s
+    wall, cpu, shares = _making(recorder, made, report.wait_s, process_cpu_s)
+    cpu[Bound.COMPUTE] = max(0.0, mean_s(step.cpu_ns for step in even) - waiting_cpu_s)
+    wall[Bound.COMPUTE] = report.loop_s
+    wall[Bound.PINNING] = mean_s(
+        batch.pinning_ns and batch.pinning_ns + batch.unpickling_ns for batch in made
+    )
+    replayed = even[-_MOST_REPLAYED:]
+    batches = [step.made for step in replayed]
+    costs = Costs(
+        workers=workers,
+        cores=recorder.cores,
+        ahead=(recorder.prefetched // workers if workers else 0) or _AHEAD,
+        series={
+            Bound.TRANSFORM: [SECOND * batch.dataset_cpu_ns if batch else 0.0 for batch in batches],
+            Bound.WAITING: [batch.idle_s if batch else 0.0 for batch in batches],
+            Bound.COLLATE: [SECOND * batch.collate_cpu_ns if batch else 0.0 for batch in batches],
+            Bound.HANDOFF: [0.0] * len(batches),
+            Bound.COMPUTE: [SECOND * ((step.loop_ns or 0) - step.delayed_ns) for step in replayed],
+        },
+        slow_fracs=[report.slow.excess_frac(batch) if report.slow and batch else 0.0 for batch in batches],
+        elsewhere=[SECOND * step.elsewhere_ns for step in replayed],
+        wall=wall,
+        cpu=cpu,
+    )
+    if not workers:
+        return costs.fitted(report.step_s, to_workers=False), shares
+    cpu[Bound.HANDOFF] += waiting_cpu_s
+    # A batch that was not yet made when it was asked for is waited for; the rest of the wait is the handoff.
+    waits = [(step, step.made) for step in even if step.made is not None]
+    starving_s = mean_s(min(step.wait_ns, max(0, batch.ended_ns - step.asked_ns)) for step, batch in waits)
+    looping_s = max(0.0, report.loop_s - mean_s(step.delayed_ns for step in even))
+    made_s = (costs.making_s - wall[Bound.HANDOFF]) / workers
+    busy_s = looping_s + report.elsewhere_s + waiting_cpu_s + wall[Bound.HANDOFF] / workers
+    if starving_s >= report.wait_s / 2 or max(made_s, wall[Bound.PINNING]) > busy_s:
+        costs = dataclasses.replace(costs, wall=wall | {Bound.COMPUTE: looping_s}, receiving_s=waiting_cpu_s)
+        return costs.fitted(report.step_s, to_workers=True) if is_fitted else costs, shares
+    received_s = report.wait_s - starving_s - mean_s(step.wait_delayed_ns for step in even)
+    costs = dataclasses.replace(costs, receiving_s=max(waiting_cpu_s, received_s))
+    return costs.fitted(report.step_s, to_workers=False) if is_fitted else costs, shares
+
+
+def _making(
+    recorder: Recorder, made: list[Made], wait_s: float, process_cpu_s: float
+) -> tuple[dict[Bound, float], dict[Bound, float], dict[str, float]]:
+    """Return the wall and the CPU time of each part of making a batch, and the shares of what the process did."""
+    names = ("dataset_cpu_ns", "collate_cpu_ns", "pickling_ns", "delayed_ns")
+    dataset_cpu_s, collate_cpu_s, pickling_s, delayed_s = (
+        mean_s(getattr(batch, name) for batch in made) for name in names
+    )
+    unpickling_s = mean_s(0 if batch.pinning_ns else batch.unpickling_ns for batch in made)
+    making_s = mean_s(batch.ended_ns - batch.began_ns for batch in made) or wait_s * max(1, recorder.workers)
+    cpu_s = dataset_cpu_s + collate_cpu_s
+    delayed_s = min(delayed_s, max(0.0, making_s - cpu_s))
+    # Other threads of the process hand tensors over, or compute for the dataset.
+    threads_s = max(0.0, process_cpu_s - cpu_s - pickling_s)
+    handing_s = pickling_s + min(threads_s, unpickling_s)
+    helping_s = max(0.0, threads_s - unpickling_s)
+    idle_s = max(0.0, making_s - cpu_s - delayed_s - handing_s)
+    blocked_s = max(0.0, idle_s - helping_s)
+    delay_s = 0.0 if recorder.workers else delayed_s  # side by side, parts delay each other
+    collating_frac = collate_cpu_s / max(cpu_s, NEARLY_NONE)
+    wall = {
+        Bound.TRANSFORM: dataset_cpu_s + idle_s - blocked_s + delay_s * (1.0 - collating_frac),
+        Bound.WAITING: blocked_s,
+        Bound.COLLATE: collate_cpu_s + delay_s * collating_frac,
+        Bound.HANDOFF: handing_s,
+    }
+    cpu = {
+        Bound.TRANSFORM: dataset_cpu_s + helping_s,
+        Bound.COLLATE: collate_cpu_s,
+        Bound.HANDOFF: handing_s,
+    }
+    if not made:
+        return wall, cpu, {}
+    seen = recorder.places.total() * blocked_s / making_s
+    reading_s = blocked_s * min(1.0, recorder.io_waits / max(1.0, seen))
+    parts_s = {
+        "on a CPU": making_s - delayed_s - blocked_s,
+        "reading": reading_s,
+        "blocked": blocked_s - reading_s,
+        "without a core": delayed_s,
+    }
+    return wall, cpu, {name: seconds / making_s for name, seconds in parts_s.items()}
