@@ -401,7 +401,8 @@ def _images_by_class(root: Path, seen: ScanSnapshot) -> dict[str, list[str]]:
         raise DataNotFoundError(
             f"{what} in it",
             where=root,
-            hint=f"Put {', '.join(images.EXTENSIONS[:3])} ... files there, in one folder per class if they have classes.",
+            hint=f"Put {', '.join(images.EXTENSIONS[:3])} ... files there, in one folder per class if they have classes, "
+            f"or name other files by a pattern: '{root}/*.tar'.",
         )
     return by_class
 

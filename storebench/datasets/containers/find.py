@@ -17,7 +17,6 @@ from storebench.datasets.folder import (
     TEST_FOLDERS,
     TRAIN_FOLDERS,
     are_both,
-    has_class_folders,
     is_left_out,
     split_of,
     split_word,
@@ -117,15 +116,10 @@ def is_container(text: str) -> bool:
     folder = Path(path)
     if any((folder / name).is_file() for name in (INDEX, STATE)):
         return True
-    with contextlib.suppress(OSError, StorebenchError):
-        # Where there are no folders, of classes or splits, a million images are not looked at.
-        if folder.stat().st_nlink != 2:
-            if any(path.is_dir() and is_container(str(path)) for path in map(folder.joinpath, TRAIN_FOLDERS)):
-                return True
-            if has_class_folders(folder):
-                return False
-        with os.scandir(folder) as entries:
-            files = [Path(entry) for entry in itertools.islice(entries, _LOOKED_AT) if entry.is_file()]
+    if folder.stat().st_nlink > 2:  # it has folders, of classes or splits: a million images are not looked at
+        return any(path.is_dir() and is_container(str(path)) for path in map(folder.joinpath, TRAIN_FOLDERS))
+    with contextlib.suppress(OSError, StorebenchError), os.scandir(folder) as entries:
+        files = [Path(entry) for entry in itertools.islice(entries, _LOOKED_AT) if entry.is_file()]
         images = [file for file in files if file.name.lower().endswith(EXTENSIONS)]
         others = (file for file in files if file not in images and not is_left_out(file.name))
         return len(images) < sum(kind_of(file) is not None for file in others)

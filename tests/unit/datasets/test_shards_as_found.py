@@ -270,10 +270,14 @@ def test_splits_are_told_by_words_in_braces(tmp_path: Path) -> None:
     assert samples(f"{tmp_path}/{{train,val}}-{{0..0}}.tar") == [(0, 0)]
 
 
-def test_shards_beside_a_folder_without_images_are_found(tmp_path: Path) -> None:
-    (tmp_path / "_tmp").mkdir()
-    (tmp_path / "0.tar").write_bytes(ONE)
-    assert is_container(str(tmp_path))
+def test_a_pattern_is_advised_for_shards_beside_a_folder(cli: Cli, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    (folder / "_tmp").mkdir(parents=True)
+    (folder / "0.tar").write_bytes(ONE)
+    done = cli("convert", "memory", "--dataset", str(folder))
+    assert done.returncode == 2
+    assert f"name other files by a pattern: '{folder}/*.tar'" in done.stderr
+    assert samples(f"{folder}/*.tar") == [(0, 0)]
 
 
 BESIDE: dict[str, tuple[dict[str, bytes], str, str]] = {

@@ -317,7 +317,8 @@ def _damaged_chunk(folder: Path) -> Path:
 REFUSED: dict[str, tuple[Callable[[Path], Path], type[StorebenchError], str]] = {
     "nothing": (lambda folder: folder, DataNotFoundError, "no file to inspect"),
     "empty": (_other(b""), CorruptDataError, "by its content"),
-    "zip": (_other(b"PK\x03\x04" + bytes(8192)), CorruptDataError, "by its content"),
+    "text": (_other(b"PATH 1\n" * 1000), CorruptDataError, "by its content"),
+    "zip": (_other(b"PK\x03\x04" + bytes(8192)), CorruptDataError, "compressed by zip"),
     "cut LMDB": (
         lambda folder: _cut(write_lmdb(folder, numbered([bytes(12_300)] * 100))),
         CorruptDataError,
