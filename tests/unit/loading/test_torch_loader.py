@@ -155,9 +155,10 @@ def test_a_subset_of_a_store_gives_its_samples_only(kind: Any, workers: int, dat
 
 
 def test_other_datasets_are_refused_with_what_takes_their_place(dataset: StoreDataset) -> None:
-    for other in (ConcatDataset([dataset, dataset]), Subset(ConcatDataset([dataset]), [0])):
+    others: list[Any] = [ConcatDataset([dataset, dataset]), Subset(ConcatDataset([dataset]), [0])]
+    for other in others:
         with pytest.raises(TypeError, match="or a Subset of one, not ConcatDataset: sampler= takes"):
-            Loader(other)  # type: ignore[arg-type]
+            Loader(other)
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
