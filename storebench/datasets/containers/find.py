@@ -219,6 +219,8 @@ def _in_folder(folder: Path, split: Split) -> list[Path]:
         if not of_split:
             raise _no_split(folder, split)
         return _in_folder(of_split[0], Split.TRAIN)
+    # Parquet beside a cache of Arrow is one kind.
+    names = [name for name in names if not _CACHES.fullmatch(name)]
     paths = (folder / name for name in names if not name.lower().endswith(EXTENSIONS))
     files = [path for path in paths if path.is_file()]
     kinds = {file: kind for file in files if (kind := kind_of(file)) is not None}
