@@ -59,7 +59,10 @@ def plan_profile(
             rows=tuple((limit, number(nodes * rate)) for limit, rate in found.items()),
             notes=(
                 f"{number_of(node.workers, 'worker')} per accelerator, {node.cores:g} cores per node",
-                f"storage as far as it was read: {rounded_bytes(demand.device_bytes)} per image came from devices",
+                (
+                    f"storage as far as it was read: {rounded_bytes(demand.device_bytes)} per image came from devices"
+                    f"{', without a limit unless --read-mb-s gives it' if bytes_per_s is None else ''}"
+                ),
                 "the error of plans from a profile was not measured",
             ),
         ),

@@ -109,7 +109,7 @@ def test_nodes_that_divide_each_epoch_miss_as_often_as_simulated_ones(
     assert sum(told) == pytest.approx(sum(truth), rel=0.03)
     for start in range(0, epochs, 10):
         few = slice(start, start + 10)
-        assert sum(told[few]) == pytest.approx(sum(truth[few]), abs=0.05 * len(told[few]))
+        assert sum(told[few]) == pytest.approx(sum(truth[few]), abs=0.08 * len(told[few]))
     [(_, steady)] = missing_shares(resident, nodes, None)
     assert told[-1] >= steady - 1e-12
 

@@ -15,19 +15,17 @@ from storebench.report.cells import CellSummary, summarise
 REFERENCE = Path(__file__).resolve().parents[3] / "results" / "reference"
 RUNS = ["answer codecs", "gpu", "paper", "peers", "remote", "roofline"]
 MORE: dict[str, list[Any]] = {
-    "memory_bytes": [0.0, 1e6, 1e8, 5e8, 5e9, 3e10, 1e11, 2.2e11, 2.6e11, 1e12, 1e14],
-    "workers": [1, 2, 3, 7, 8, 16, 63, 64, 65, 500],
-    "cores": [1, 2, 3, 8, 9, 10, 63, 64, 65, 72, 73, 1000],
-    "bytes_per_s": [1e6, 1e8, 1e9, 1e10, 1e12],
-    "requests_per_s": [10.0, 1e3, 1e5, 1e8],
+    "memory_bytes": [0.0, 5e8, 3e10, 2.2e11, 2.6e11, 1e14],
+    "workers": [1, 2, 8, 63, 64, 65],
+    "cores": [1, 2, 9, 64, 72, 73],
+    "bytes_per_s": [1e6, 1e9, 1e11],
+    "requests_per_s": [10.0, 1e4, 1e8],
 }
 TARGET = {"samples": 1_281_167, "cores": 64, "workers": 8, "accelerator": find_accelerator("a100")}
 TARGETS: list[dict[str, Any]] = [
-    {},
     {"epochs": 1},
     {"nodes": 16, "epochs": 3, "count": 8, "memory_bytes": 1e11},
     {"nodes": 64, "bytes_per_s": 5e10, "first_byte_s": 1e-3, "memory_bytes": 1e10},
-    {"memory_bytes": 1e9, "requests_per_s": 1e4},
 ]
 
 
