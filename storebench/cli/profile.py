@@ -1,5 +1,6 @@
 """``storebench profile``: what limits the loop of a training script."""
 
+import importlib.machinery
 import importlib.util
 import json
 import os
@@ -9,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from storebench import profiling
 from storebench.cli.common import exit_codes
 from storebench.errors import UsageError
 
@@ -59,7 +61,7 @@ def profile(
     """
     with exit_codes():
         name = script[0]
-        if as_module and importlib.util.find_spec(name.partition(".")[0]) is None:
+        if as_module and not _is_module(name.partition(".")[0]):
             raise UsageError("there is no module of this name", where=name)
         if not as_module and not os.path.isfile(name):  # noqa: PTH113 - Path raises where the text cannot be a path
             raise UsageError("there is no such script", where=name, hint="With -m, name a module.")
@@ -77,5 +79,10 @@ def profile(
         # A new program, so that nothing of this one (handlers of signals, modules) is in the script's way.
         os.execv(  # noqa: S606
             sys.executable,
-            [sys.executable, "-m", "storebench.profiling.script", json.dumps(options), *script],
+            [sys.executable, str(Path(profiling.__path__[0], "start.py")), json.dumps(options), *script],
         )
+
+
+def _is_module(name: str) -> bool:
+    here = importlib.machinery.PathFinder.find_spec(name, [os.getcwd()])  # noqa: PTH109
+    return here is not None or importlib.util.find_spec(name) is not None

@@ -10,9 +10,12 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from storebench.probes.machine import Mount, cgroup_folders, counts_reads, mount_of, read_text
-from storebench.results import Conditions, Counters, disturbance
+
+if TYPE_CHECKING:
+    from storebench.results import Conditions, Counters
 
 SECTOR_BYTES = 512
 
@@ -57,8 +60,10 @@ class CounterProbe:
         self._first_device = _block_device(self._mount)
         self._first = self._samples(io_last=True)
 
-    def stop(self, payload_bytes: int | None = None, *, own_reads: int = 0) -> Counters:
+    def stop(self, payload_bytes: int | None = None, *, own_reads: int = 0) -> "Counters":
         """Return the increments since `start`."""
+        from storebench.results import Counters  # slow to import, and imports numpy
+
         last = self._samples(io_last=False)
         device = _block_device(self._mount)
         values, reasons = self._differences(last)
@@ -239,8 +244,10 @@ class OtherWork:
         self._running_s = running_s
         self._before = _totals(self._cpus, running_s())
 
-    def conditions(self, attempt: int = 1) -> Conditions:
+    def conditions(self, attempt: int = 1) -> "Conditions":
         """Return the other work since this probe was made, with the verdict of the rule for disturbed replicates."""
+        from storebench.results import Conditions, disturbance  # as above
+
         before, after = self._before, _totals(self._cpus, self._running_s())
         grown = {name: max(0.0, after[name] - before[name]) for name in before.keys() & after.keys()}
         throttles = grown.get("clock_throttles")

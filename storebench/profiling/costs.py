@@ -1,6 +1,7 @@
 """What the parts of a loop cost, from its measured times, and how long its steps would take at other costs."""
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -37,6 +38,7 @@ class Costs:
     series: Mapping[Bound, Sequence[float]]  # the parts of single batches, and the loops of steps
     wall: dict[Bound, float]
     cpu: dict[Bound, float]
+    elsewhere: Sequence[float] = ()  # of single steps, in requests to other loaders
     receiving_s: float = 0.0
     slow_fracs: Sequence[float] = ()  # of the dataset's time for each batch: a slow sample, beyond the usual
     rest_s: float = 0.0  # of a step, if workers are not its longest stage
@@ -56,9 +58,13 @@ class Costs:
             busy_s = self.workers * sum(self.cpu.values()) / self.cores
             stretch *= max(1.0, busy_s / max(self.making_s, NEARLY_NONE))
         parts_s = zip(*(scaled(self.series[part], stretch * self.wall[part]) for part in MAKING), strict=True)
+        loops_s = scaled(self.series[Bound.COMPUTE], self.wall[Bound.COMPUTE])
         return replayed_s(
             [sum(batch_s) for batch_s in parts_s],
-            scaled(self.series[Bound.COMPUTE], self.wall[Bound.COMPUTE]),
+            [
+                loop_s + other_s
+                for loop_s, other_s in itertools.zip_longest(loops_s, self.elsewhere, fillvalue=0.0)
+            ],
             workers=self.workers,
             ahead=self.workers * self.ahead,
             receive_s=self.receiving_s + self.rest_s,
@@ -123,6 +129,7 @@ def costs_of(
             Bound.COMPUTE: [SECOND * ((step.loop_ns or 0) - step.delayed_ns) for step in replayed],
         },
         slow_fracs=[report.slow.excess_frac(batch) if report.slow and batch else 0.0 for batch in batches],
+        elsewhere=[SECOND * step.elsewhere_ns for step in replayed],
         wall=wall,
         cpu=cpu,
     )
@@ -134,7 +141,7 @@ def costs_of(
     starving_s = mean_s(min(step.wait_ns, max(0, batch.ended_ns - step.asked_ns)) for step, batch in waits)
     looping_s = max(0.0, report.loop_s - mean_s(step.delayed_ns for step in even))
     made_s = (costs.making_s - wall[Bound.HANDOFF]) / workers
-    busy_s = looping_s + waiting_cpu_s + wall[Bound.HANDOFF] / workers
+    busy_s = looping_s + report.elsewhere_s + waiting_cpu_s + wall[Bound.HANDOFF] / workers
     if starving_s >= report.wait_s / 2 or max(made_s, wall[Bound.PINNING]) > busy_s:
         costs = dataclasses.replace(costs, wall=wall | {Bound.COMPUTE: looping_s}, receiving_s=waiting_cpu_s)
         return costs.fitted(report.step_s, to_workers=True) if is_fitted else costs, shares

@@ -72,6 +72,10 @@ class Bound(enum.StrEnum):
     MANY_WORKERS = "too many workers", "num_workers={0.workers_needed}"
     STARTUP = "the start of epochs", "persistent_workers=True, or less work at the start of a worker"
     STALLS = "stalls", "the slowest samples, or a larger prefetch_factor"
+    AHEAD = (
+        "a thread reads the batches ahead of the loop, which was not seen",
+        "storebench.profile() around what the loop iterates",
+    )
     UNKNOWN = "too few steps", "a longer loop"
 
 
@@ -139,6 +143,10 @@ class Report:
     total_s: float = 0.0
     wait_s: float = 0.0
     loop_s: float = 0.0
+    elsewhere_s: float = 0.0  # per step, in requests to other loaders
+    loader: str = ""
+    script_frac: float | None = None  # the share of the waits and loops in the time of the script
+    others_s: Mapping[str, float] = field(default_factory=dict)  # waits for other loaders, in all
     judged_s: float = 0.0  # of the steps that are judged
     wait_frac: float = 0.0  # share of it that the loop waits for data, starts of epochs and stalls included
     first_loops_s: float = 0.0  # of the first steps of epochs, beyond the usual
@@ -175,7 +183,7 @@ class Report:
     @property
     def step_s(self) -> float:
         """Seconds per step."""
-        return self.wait_s + self.loop_s
+        return self.wait_s + self.loop_s + self.elsewhere_s
 
     @property
     def least_step_s(self) -> float:
@@ -207,14 +215,17 @@ class Report:
     def _lines(self) -> Iterator[str]:
         if not self.total_s:
             yield f"storebench profile: {self.bound}; try {self.remedy}"
+            yield from () if self.bound is Bound.UNKNOWN else self._loaders()
             return
         yield f"storebench profile: limited by {self.bound}; {self.wait_frac:.0%} of the time is waiting for data"
         yield f"  try: {self.remedy}; predicted without this limit: {self.gain:.2f} times as fast"
+        yield from self._loaders()
         yield _row(
             f"per step, of {self.steps:,}",
             {
                 "wait": self.wait_s,
                 "loop": self.loop_s,
+                "other loaders": self.elsewhere_s or None,
                 "with cached batches": self.cached_s,
                 "CUDA busy": self.cuda_s,
                 "CUDA idle": self.cuda_idle_s,
@@ -263,6 +274,13 @@ class Report:
         if self.unseen:
             yield f"  not seen: {'; '.join(self.unseen)}"
 
+    def _loaders(self) -> Iterator[str]:
+        frac = "" if self.script_frac is None else f"; its loop takes {self.script_frac:.0%} of the script"
+        others = [f"{seconds:.2f} s for {name}" for name, seconds in self.others_s.items()]
+        waits = f"; also waited {', '.join(others[:2])}" if others else ""
+        if self.loader:
+            yield f"  loader: {self.loader}{frac}{waits}"
+
     def _waits(self) -> dict[str, str]:
         waits = {"first batch": f"{self.first_batch_s:.2f} s"}
         if self.worker_start_s is not None:
@@ -306,6 +324,8 @@ def unseen_of(recorder: Recorder, *, is_inside_seen: bool) -> Iterator[str]:
     """Return what could not be seen."""
     if recorder.makes:
         yield "the inside of the loader (it is not a DataLoader of torch)"
+    elif recorder.is_ahead:
+        yield "the inside of the loader (a thread reads its batches ahead)"
     elif not is_inside_seen:
         yield "the inside of the loader (batches came without times)"
     if recorder.has_ceiling and not recorder.replayed:

@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 
 from storebench.profiling.evidence import Report
 from storebench.profiling.guard import say
+from storebench.profiling.loops import loops
 from storebench.profiling.recorder import Recorder
 from storebench.profiling.verdict import report_of
 
@@ -45,14 +46,14 @@ class profile(Generic[_Batch]):  # noqa: N801 - it is used like a function
     def __iter__(self) -> Iterator[_Batch]:
         if not self._is_watched:
             self._is_watched = True
-            self._recorder.attempt(lambda: _watch(self._recorder, self._loader))
+            self._recorder.attempt(lambda: _watch(self._recorder, self._loader, self))
         with self._recorder.beginning():
             batches = iter(self._loader)
         return _Steps(batches, self._recorder, self._show)
 
     def report(self) -> Report:
         """Return the verdict on everything that was seen so far, with its evidence; ``print`` shows it."""
-        return report_of(self._recorder)
+        return loops.described(report_of(self._recorder), self._recorder)
 
     def _show(self) -> None:
         """Write the verdict, once."""
@@ -72,12 +73,14 @@ class profile(Generic[_Batch]):  # noqa: N801 - it is used like a function
         return getattr(self._loader, name)
 
 
-def _watch(recorder: Recorder, loader: Iterable[Any]) -> None:
-    recorder.makes = True
+def _watch(recorder: Recorder, loader: Iterable[Any], around: Any) -> None:
+    recorder.makes = recorder.is_wrapped = True
+    loops.add(recorder, loader, around)
     torch_data = sys.modules.get("torch.utils.data")
     if torch_data is not None:
-        from storebench.profiling.torch_loaders import watch
+        from storebench.profiling.torch_loaders import watch, watch_all
 
+        watch_all(loops.recorder_of)  # the loop may wait for others, too
         if isinstance(loader, torch_data.DataLoader):
             watch(loader, recorder)
 

@@ -5,27 +5,29 @@ import contextlib
 import copy
 import itertools
 import os
+import queue
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import psutil
 
+from storebench.probes.counters import OtherWork
 from storebench.profiling.files import Files, files_of
 from storebench.profiling.guard import Guard, guarded
 from storebench.profiling.making import Made, Maker, Schedule, clock
 from storebench.profiling.sampling import Place, Seen
-
-if TYPE_CHECKING:
-    from storebench.probes.counters import OtherWork
 
 MOST_STEPS = 50_000
 """The last so many steps are kept."""
 
 REPLAYED_STEPS, _CACHED_BATCHES = 20, 4
 """For the ceiling, every rank takes so many steps of the last so many batches."""
+
+_LOOK_EVERY_S, _LEAST_LOOKS = 0.05, 3
 
 _Batch = TypeVar("_Batch")
 
@@ -41,7 +43,8 @@ class Step:
     wait_delayed_ns: int  # of the loop's thread, ready to run without a core
     ready: int | None  # batches that were made and not yet taken
     made: Made | None
-    loop_ns: int | None = None
+    loop_ns: int | None = None  # without `elsewhere_ns`
+    elsewhere_ns: int = 0  # of the loop's thread, in requests to other loaders that are watched
     delayed_ns: int = 0  # as in the wait
     cpu_ns: int = 0  # of this process, wait and loop
     cuda_idle_ns: int | None = None  # of the device, before the work of this step
@@ -83,11 +86,21 @@ class _Now(NamedTuple):
     delayed_ns: int
 
 
+class _Asking(threading.local):
+    """The loaders of which this thread requests a batch, outermost first, and the time of all its requests."""
+
+    def __init__(self) -> None:
+        self.recorders: list[Recorder] = []
+        self.ns = self.cpu_ns = 0
+
+
+asking = _Asking()
+
+_QUEUES = (queue.__file__, threading.__file__)
+
+
 class Recorder(Guard):
     """Record the steps of a loop."""
-
-    making: ClassVar["Recorder | None"] = None
-    """The recorder of a loader not of torch whose batch is being made."""
 
     def __init__(self, *, has_ceiling: bool = False) -> None:
         self.has_ceiling = has_ceiling
@@ -97,19 +110,27 @@ class Recorder(Guard):
         self.batch_size: int | None = None
         self.prefetched = 0
         self.tensors = 1  # of the first batch
+        self.pid = os.getpid()
+        self.name = ""  # of the loader, with the line that iterates it
         self.makes = False  # whether requests make the batches: the loader is not of torch
+        self.is_wrapped = False  # whether the loop asks an iterator around the loader's
+        self.is_ahead = False  # whether a thread inside the loader asks for batches ahead of the loop
         self.maker: Maker | None = None  # of batches that this process makes
         self.steps: collections.deque[Step] = collections.deque(maxlen=MOST_STEPS)
         self.replayed: list[Step] = []  # with batches of the end of the first epoch, served again
         self.epochs = 0
         self.ends_ns = 0  # of epochs, from the last request on
+        self.waited_ns = self.looped_ns = 0  # in all
         self.places: collections.Counter[Place] = collections.Counter()
         self.io_waits = 0  # of the samples
         self.files: Files | None = None
-        self._depth = 0  # of calls for a batch: loaders iterate others
         self._place = 0
+        self._thread = 0  # that began the epoch
+        self._is_drained = False
+        self._looks = self._queued = 0
         self._open: Step | None = None  # given, and the next not yet requested
         self._asked = self._given = _Now(0, 0, 0, 0)
+        self._inside = 0, 0  # time and CPU time of this thread's requests until the batch was given
         self._iter_ns = 0
         self._ready: int | None = None
         self._made: Made | None = None
@@ -119,34 +140,52 @@ class Recorder(Guard):
         self._cuda = _CudaClock()
         self._others: OtherWork | None = None
 
+    @property
+    def is_drained(self) -> bool:
+        """Whether the requests are those of a thread that hands batches over to the loop: they are not the loop."""
+        return self._is_drained or (self._looks >= _LEAST_LOOKS and 2 * self._queued > self._looks)
+
     @contextlib.contextmanager
     def beginning(self) -> Iterator[None]:
         """Note that an epoch begins with a call of `iter()`; nothing if that is part of another call or of a request."""
-        if self._depth:
+        if asking.recorders:
             yield
             return
-        self.ended()
-        self._others = self._others or self.attempt(_other_work)
-        began_ns, self._depth = clock(), 1
-        self._found_inside(True)
+        self._note_start()
+        began_ns = clock()
+        asking.recorders.append(self)
         try:
             yield
         finally:
-            self._found_inside(False)
-            self._depth = self._place = 0
-            self._replay = None
-            self.epochs += 1
+            asking.recorders.pop()
             self._iter_ns = clock() - began_ns
+            asking.ns += self._iter_ns
+
+    @guarded
+    def _note_start(self) -> None:
+        if self._place == 1 and self._open is not None:  # `next(iter(loader))` in each step
+            self._close(self._now())
+        self.ended()
+        self._others = self._others or OtherWork(_children_cpu_s)
+        self._thread, self._place, self._replay = threading.get_ident(), 0, None
+        self.epochs += 1
 
     def next(self, take: Callable[[], _Batch], ready: Callable[[], int] | None = None) -> _Batch:
         """Return the next batch that `take` gives; with a ceiling, the last ones again when the first epoch has ended."""
+        if asking.recorders or (self.is_wrapped and ready is not None):  # inside another iterator
+            self._note_inner(ready)
+            return take()
         self._note_request(ready)
+        asking.recorders.append(self)
         try:
             batch = self._take(take)
+            self._note_batch(batch)
         except BaseException:
+            self._note_end()
             self.ended()
             raise
-        self._note_batch(batch)
+        finally:
+            asking.recorders.pop()
         return batch
 
     def _take(self, take: Callable[[], _Batch]) -> _Batch:
@@ -154,40 +193,70 @@ class Recorder(Guard):
             try:
                 return take()
             except StopIteration:
-                if self.has_failed or self._depth != 1 or self.replayed or not self._cached:
+                if self.has_failed or self.replayed or not self._cached:
                     raise
-                self.ends_ns += clock() - self._asked.ns
+                self._note_end()
                 self._replay = itertools.islice(itertools.cycle(self._cached), REPLAYED_STEPS)
         batch: _Batch = next(self._replay)
         copied = self.attempt(lambda: copy.copy(batch))
         return batch if copied is None else copied
 
     @guarded
-    def _note_request(self, ready: Callable[[], int] | None) -> None:
-        """Note that the loop asks for a batch; nothing but the batches that are `ready` if that is part of another request."""
+    def _note_inner(self, ready: Callable[[], int] | None) -> None:
+        self.is_ahead = self.is_ahead or (not asking.recorders and threading.get_ident() != self._thread)
         if ready is not None:
             self._ready = ready()
-        self._depth += 1
-        if self._depth > 1:
-            return
+
+    @guarded
+    def _note_request(self, ready: Callable[[], int] | None) -> None:
+        """Note that the loop asks for a batch."""
+        if ready is not None:
+            self._ready = ready()
+        self._note_thread()
         if self.workers and self._schedule is None:
             self._schedule = Schedule()
         now = self._now()
         if self._open is not None:
-            self._open.loop_ns = now.ns - self._given.ns
-            self._open.cpu_ns = now.cpu_ns - self._asked.cpu_ns
-            self._open.delayed_ns = now.delayed_ns - self._given.delayed_ns
-            self._cuda.mark(self._open, begins=False)
-            self._open = None
+            self._close(now)
         self._asked = now
         if self.makes:
-            self._found_inside(True)
             self.maker = self.maker or Maker()
             self.maker.begin()
 
+    def _note_thread(self) -> None:
+        """Note whether another thread began the epoch; have this one looked at if it is not the main thread."""
+        thread = threading.get_ident()
+        self._is_drained = self._is_drained or self._thread not in (0, thread)
+        if not self._place and thread != threading.main_thread().ident and not self._is_drained:
+            threading.Thread(
+                target=self._look, args=(thread, self.epochs), name="storebench-profile", daemon=True
+            ).start()
+
+    def _look(self, thread: int, epoch: int) -> None:
+        """Count how often the loop's thread is between two requests, and how often of that it waits at a queue."""
+        while self.epochs == epoch and self._thread and (frame := sys._current_frames().get(thread)):  # noqa: SLF001 - documented
+            if self._open is not None:
+                self._looks += 1
+                self._queued += frame.f_code.co_filename in _QUEUES
+            time.sleep(_LOOK_EVERY_S)
+
+    def _close(self, now: _Now) -> None:
+        """Note that the loop of the open step has ended."""
+        step, self._open = self._open, None
+        if step is None:
+            return
+        step.elsewhere_ns = asking.ns - self._inside[0]
+        step.loop_ns = now.ns - self._given.ns - step.elsewhere_ns
+        step.cpu_ns = now.cpu_ns - self._asked.cpu_ns - (asking.cpu_ns - self._inside[1])
+        step.delayed_ns = now.delayed_ns - self._given.delayed_ns
+        self.looped_ns += step.loop_ns
+        self._cuda.mark(step, begins=False)
+
     @guarded
     def made(self, made: Made) -> None:
-        """Note the times of the batch that is about to be given."""
+        """Note the times of the batch that is about to be given; not of one that a thread asks for ahead."""
+        if not asking.recorders:
+            return
         self._made = made
         if made.told is not None:
             self._see(made.told.seen)
@@ -195,13 +264,10 @@ class Recorder(Guard):
     @guarded
     def _note_batch(self, batch: Any) -> None:
         """Note that the loop gets a batch."""
-        self._depth -= 1
-        if self._depth:
-            return
         asked, now = self._asked, self._now()
         if self.makes and self.maker is not None and (made := self.maker.end()) is not None:
             self.made(made)
-        self._found_inside(False)
+        self._note_wait(now)
         self._given = now
         self._open = Step(
             place=self._place,
@@ -225,17 +291,25 @@ class Recorder(Guard):
         self._place += 1
         self._iter_ns = 0
 
+    def _note_wait(self, now: _Now) -> None:
+        """Add the request that ends now to the time of this loader, and of this thread's requests."""
+        self.waited_ns += now.ns - self._asked.ns + self._iter_ns
+        asking.ns += now.ns - self._asked.ns
+        asking.cpu_ns += now.cpu_ns - self._asked.cpu_ns
+        self._inside = asking.ns, asking.cpu_ns
+
+    @guarded
+    def _note_end(self) -> None:
+        """Note that a request gave no batch."""
+        now = self._now()
+        self.ends_ns += now.ns - self._asked.ns
+        self._note_wait(now)
+        self._asked = now
+
     @guarded
     def ended(self) -> None:
-        """Note that no batch was given: the epoch has ended, or the loader failed, or its user."""
-        is_request = self._depth == 1
-        self._depth = max(0, self._depth - 1)
-        if self._depth:
-            return
-        self._found_inside(False)
-        if is_request:
-            self.ends_ns += clock() - self._asked.ns
-        self._open = None
+        """Note that the epoch has ended, or the loader failed, or its user."""
+        self._open, self._thread = None, 0
         self._cached.clear()
         if self._schedule is not None:
             self._schedule.close()
@@ -256,23 +330,10 @@ class Recorder(Guard):
             return _Now(clock(), cpu_ns, cpu_ns, 0)
         return _Now(clock(), cpu_ns, time.thread_time_ns(), self._schedule.delayed_ns())
 
-    def _found_inside(self, is_making: bool) -> None:
-        """Let torch's loaders that are used while this one makes a batch report here."""
-        if self.makes:
-            Recorder.making = self if is_making else None
-        elif Recorder.making is self:
-            Recorder.making = None
-
     def _see(self, seen: Seen) -> None:
         self.places.update(seen.places)
         self.io_waits += seen.io_waits
         self.files = self.files.beside(seen.files) if self.files else files_of(seen.files)
-
-
-def _other_work() -> "OtherWork":
-    from storebench.probes.counters import OtherWork  # slow to import
-
-    return OtherWork(_children_cpu_s)
 
 
 def _children_cpu_s() -> float:
@@ -284,8 +345,11 @@ def _children_cpu_s() -> float:
 
 
 def _count_tensors(batch: Any) -> int:
+    """Return how many tensors a batch has, without a call of its own methods."""
     if isinstance(batch, dict):
-        return sum(map(_count_tensors, batch.values()))
-    if isinstance(batch, (list, tuple)):
-        return sum(map(_count_tensors, batch))
-    return int(hasattr(batch, "shape"))
+        return sum(map(_count_tensors, dict.values(batch)))
+    if isinstance(batch, list):
+        return sum(map(_count_tensors, list.__iter__(batch)))
+    if isinstance(batch, tuple):
+        return sum(map(_count_tensors, tuple.__iter__(batch)))
+    return int(hasattr(type(batch), "shape"))

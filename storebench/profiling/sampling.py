@@ -36,12 +36,12 @@ class Seen(NamedTuple):
     files: Iterable[str]
 
 
-_LIBRARIES = (
+LIBRARIES = (
     "<frozen",
     *{sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")},
 )
-_NOT_DATA = ("/dev/", "/proc/", "/sys/", *_LIBRARIES)
-_OWN = os.path.dirname(__file__)  # noqa: PTH120
+_NOT_DATA = ("/dev/", "/proc/", "/sys/", *LIBRARIES)
+OWN = os.path.dirname(__file__)  # noqa: PTH120
 
 
 class Sampler:
@@ -80,13 +80,13 @@ class Sampler:
     def _see_place(self) -> None:
         """Count the innermost line outside libraries, or of all if the batch is made in libraries only."""
         innermost = sys._current_frames().get(self._thread_id)  # noqa: SLF001 - documented, in spite of its name
-        if innermost is None or innermost.f_code.co_filename.startswith(_OWN):
+        if innermost is None or innermost.f_code.co_filename.startswith(OWN):
             return
         place = innermost
         for frame, _ in traceback.walk_stack(innermost):
-            if frame.f_code.co_filename.startswith(_OWN):
+            if frame.f_code.co_filename.startswith(OWN):
                 break
-            if not frame.f_code.co_filename.startswith(_LIBRARIES):
+            if not frame.f_code.co_filename.startswith(LIBRARIES):
                 place = frame
                 break
         calls = f"{os.path.basename(innermost.f_code.co_filename)} {innermost.f_code.co_name}"  # noqa: PTH119

@@ -1,14 +1,16 @@
-"""Run a user's script or module unedited, and profile the torch DataLoaders that it iterates.
+"""Run a user's script or module unedited, and profile the torch DataLoaders that it iterates."""
 
-``python -m storebench.profiling.script OPTIONS NAME [arguments]``, which ``storebench profile`` becomes; OPTIONS is JSON.
-"""
-
-import dataclasses
+import atexit
+import concurrent.futures.process  # noqa: F401 - cannot be imported when the main thread has ended
+import contextlib
 import fcntl
+import functools
 import importlib.abc
 import importlib.machinery
 import json
+import mmap
 import os
+import resource
 import runpy
 import shlex
 import signal
@@ -16,15 +18,22 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from storebench.profiling.evidence import Bound, Report
+from storebench.profiling.folder import write_profile
 from storebench.profiling.guard import Guard, say
+from storebench.profiling.loops import loops
 from storebench.profiling.recorder import Recorder
+from storebench.profiling.sampling import OWN
 from storebench.profiling.verdict import LEAST_GAIN, report_of
+
+_BUSY_S = 0.5
+"""Processes that computed for so long may have trained."""
 
 
 class Options(NamedTuple):
@@ -37,59 +46,100 @@ class Options(NamedTuple):
     out: str | None = None
 
 
-class _Job:
-    """The loaders that the script of this process iterates, and what is asked for."""
+class _End:
+    """Write the verdict once, in whichever way this process ends."""
 
-    def __init__(self, options: Options) -> None:
-        self.options = options
-        self.recorders: dict[tuple[Any, ...], Recorder] = {}
-        self.loaders: dict[Recorder, Any] = {}  # the last of each; kept for a sweep only
+    def __init__(self, options: Options, path: list[str], modules: dict[str, types.ModuleType]) -> None:
+        self._options, self._path, self._modules = options, path, modules
+        self._pid, self._is_done = os.getpid(), False
+        self._is_child_seen = mmap.mmap(-1, 1)  # of the processes that the script forks, too
 
-    def recorder_of(self, loader: Any) -> Recorder:
-        """Return the recorder of a loader; a script that makes its loader anew for each epoch has one recorder for all."""
-        try:
-            length = len(loader.dataset)
-        except TypeError:
-            length = -1
-        key = (type(loader.dataset), length, loader.batch_size, loader.num_workers)
-        if key not in self.recorders:
-            self.recorders[key] = Recorder(has_ceiling=self.options.ceiling)
-        if self.options.sweep:
-            self.loaders[self.recorders[key]] = loader
-        return self.recorders[key]
+    def conclude(self, *, is_last: bool = False) -> None:
+        """Write the verdict; nothing of a forked process without a loop. If it `is_last`, nothing more is measured."""
+        is_child = os.getpid() != self._pid
+        if self._is_done or (is_child and not loops.here()):
+            return
+        self._is_done = True
+        if is_child:
+            self._is_child_seen[0] = 1
+        if threading.current_thread() is threading.main_thread():
+            # torch raises wherever this process is when a worker has died, which the script's own error says by now.
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        with self._own_imports():
+            Guard().attempt(lambda: self._write(is_child=is_child, is_last=is_last or is_child))
 
-    def conclude(self, *, is_terminated: bool = False) -> None:
-        """Write the verdict on the loader that took the most time; of several ranks, one line each and one verdict."""
-        for recorder in self.recorders.values():
-            recorder.ended()
-        pairs = [(report_of(recorder), recorder) for recorder in self.recorders.values()]
-        report, recorder = max(
-            pairs, key=lambda pair: pair[0].total_s, default=(Report(bound=Bound.UNKNOWN), Recorder())
-        )
-        ranks, out = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), self.options.out
+    @contextlib.contextmanager
+    def _own_imports(self) -> Iterator[None]:
+        path, modules = sys.path, {name: sys.modules.get(name) for name in self._modules}
+        sys.path = self._path
+        sys.modules.update(self._modules)
+        yield
+        sys.path = path
+        sys.modules.update({name: module for name, module in modules.items() if module is not None})
+
+    def _write(self, *, is_child: bool, is_last: bool) -> None:
+        """Write the verdict on the loops; of several ranks, one line each and one verdict."""
+        report, recorder = loops.verdict() or (Report(bound=Bound.UNKNOWN), Recorder())
+        options, ranks, out = self._options, int(os.environ.get("LOCAL_WORLD_SIZE", "1")), self._options.out
         if ranks > 1:
             _conclude_ranks(report, ranks)
             out = out and f"{out}/rank{os.environ['RANK']}"
-        elif not pairs:
-            say("storebench profile: the script iterated no torch DataLoader")
+        elif not recorder.epochs:
+            if not self._is_child_seen[0]:
+                say(_nothing_seen())
             return
         else:
-            if recorder in self.loaders and not is_terminated:
+            loader = loops.loader_of(recorder) if options.sweep and not is_last else None
+            if loader is not None:
                 from storebench.profiling.sweep import sweep
                 from storebench.profiling.torch_loaders import watch_all
 
                 watch_all(None)
-                report = report_of(recorder, sweep(self.loaders[recorder]))
-            if len(pairs) > 1:
-                others = f"other loaders: {len(pairs) - 1}"
-                report = dataclasses.replace(report, unseen=(*report.unseen, others))
+                report = loops.described(report_of(recorder, sweep(loader)), recorder)
             say(str(report))
         if out is not None:
-            from storebench.profiling.folder import write_profile
-
-            write_profile(Path(out), recorder, report)
-        if self.options.convert and ranks == 1 and not is_terminated:
+            write_profile(Path(out, f"process{os.getpid()}" if is_child else ""), recorder, report)
+        if options.convert and ranks == 1 and not is_last:
             _convert(report, out)
+
+    def precede(self) -> None:
+        """Have the verdict written before the calls that end this process at once, and before SIGTERM, as `timeout` sends it."""
+        for name in ("_exit", "execv", "execve"):
+            setattr(os, name, self._after_verdict(getattr(os, name)))
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, self._terminate)
+
+    def _after_verdict(self, end: Any) -> Any:
+        @functools.wraps(end)
+        def concluded(*args: Any, **kwargs: Any) -> Any:
+            becomes = end.__name__ != "_exit"
+            if not becomes or (args and os.access(args[0], os.X_OK)):
+                self.conclude(is_last=True)
+                if becomes and os.getpid() == self._pid:
+                    say("storebench profile: not seen: the program that this one becomes; profile that one")
+            return end(*args, **kwargs)
+
+        return concluded
+
+    def _terminate(self, number: int, _frame: types.FrameType | None) -> None:
+        if signal.getsignal(number) != self._terminate:  # called by the script's own handler
+            return
+        signal.signal(number, signal.SIG_DFL)
+        # Torch's handler raises where a worker was terminated, too.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        if os.getpid() == self._pid:  # not a process that the script forked
+            self.conclude(is_last=True)
+        os.kill(os.getpid(), number)
+
+
+def _nothing_seen() -> str:
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    if children.ru_utime + children.ru_stime < _BUSY_S:
+        return "storebench profile: the script iterated no torch DataLoader"
+    return (
+        "storebench profile: this process iterated no torch DataLoader; those that it started were not seen: wrap the"
+        " loader there, storebench.profile(loader), or start them by torchrun --nproc-per-node N -m storebench profile SCRIPT"
+    )
 
 
 def _convert(report: Report, out: str | None) -> None:
@@ -106,9 +156,6 @@ def _convert(report: Report, out: str | None) -> None:
 class _AfterImport(importlib.abc.MetaPathFinder):
     """Watch torch's loaders once the script has imported them: imported any earlier, torch would miss its settings."""
 
-    def __init__(self, recorder_of: Callable[[Any], Recorder]) -> None:
-        self._recorder_of = recorder_of
-
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
@@ -121,15 +168,16 @@ class _AfterImport(importlib.abc.MetaPathFinder):
 
             def execute_and_watch(module: types.ModuleType) -> None:
                 execute(module)
-                Guard().attempt(self._watch_all)
+                Guard().attempt(_watch_all)
 
             spec.loader.exec_module = execute_and_watch  # type: ignore[method-assign]
         return spec
 
-    def _watch_all(self) -> None:
-        from storebench.profiling.torch_loaders import watch_all
 
-        watch_all(self._recorder_of)
+def _watch_all() -> None:
+    from storebench.profiling.torch_loaders import watch_all
+
+    watch_all(loops.recorder_of)
 
 
 class _Rank(NamedTuple):
@@ -141,45 +189,48 @@ class _Rank(NamedTuple):
     verdict: str
 
 
-def main() -> None:
-    """Run the script that the command line names, as Python itself would."""
-    job = _Job(Options(**json.loads(sys.argv[1])))
-    name, *arguments = sys.argv[2:]
-    sys.argv = [name, *arguments]
-    sys.meta_path.insert(0, _AfterImport(job.recorder_of))
-    _conclude_before_termination(job)
+def main(path: list[str], before: set[str]) -> None:
+    """Run the script that the command line names, with this path of modules, as Python would after importing those `before`."""
+    options = Options(**json.loads(sys.argv[1]))
+    name, *sys.argv = sys.argv[2:]
+    sys.argv.insert(0, name)
+    folder = os.getcwd() if options.as_module else os.path.dirname(os.path.realpath(name))  # noqa: PTH109, PTH120
+    own_path, sys.path = sys.path, path if sys.flags.safe_path else [folder, *path]
+    end = _End(options, own_path, _hidden_modules(before))
+    loops.begin_script(has_ceiling=options.ceiling)
+    sys.meta_path.insert(0, _AfterImport())
+    end.precede()
     try:
-        if job.options.as_module:
+        if options.as_module:
             runpy.run_module(name, run_name="__main__", alter_sys=True)
         else:
-            sys.path[0] = os.path.dirname(os.path.realpath(name))  # noqa: PTH120
             runpy.run_path(os.path.abspath(name), run_name="__main__")  # noqa: PTH100 - as Python shows it, with links
     except BaseException:
         _hide_own_frames()
         raise
     finally:
-        if hasattr(signal, "SIGCHLD"):
-            # torch raises wherever this process is when a worker has died, which the script's own error says by now.
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        Guard().attempt(job.conclude)
+        if all(thread.daemon or thread is threading.main_thread() for thread in threading.enumerate()):
+            end.conclude()
+        else:  # Python waits for the others first
+            atexit.register(end.conclude)
 
 
-def _conclude_before_termination(job: _Job) -> None:
-    """Have the verdict written before this process dies of SIGTERM, as `timeout` sends it."""
-    pid = os.getpid()
+def _hidden_modules(before: set[str]) -> dict[str, types.ModuleType]:
+    """Take out the modules imported since, and return them, for which the script would import others of the same name."""
+    names = {name.partition(".")[0] for name in sys.modules.keys() - before} - {
+        "storebench",
+        *sys.builtin_module_names,
+    }
+    hidden = {name for name in names if _is_other(name)}
+    return {name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] in hidden}
 
-    def conclude(number: int, _frame: types.FrameType | None) -> None:
-        if signal.getsignal(number) is not conclude:  # called by the script's own handler
-            return
-        signal.signal(number, signal.SIG_DFL)
-        # Torch's handler raises where a worker was terminated, too.
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        if os.getpid() == pid:  # not a process that the script forked
-            Guard().attempt(lambda: job.conclude(is_terminated=True))
-        os.kill(os.getpid(), number)
 
-    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, conclude)
+def _is_other(name: str) -> bool:
+    """Return whether the path has another module than the one that was imported."""
+    spec, imported = importlib.machinery.PathFinder.find_spec(name), sys.modules[name].__spec__
+    return bool(
+        imported and imported.origin != "frozen" and spec and spec.loader and spec.origin != imported.origin
+    )
 
 
 def _hide_own_frames() -> None:
@@ -187,8 +238,8 @@ def _hide_own_frames() -> None:
     show = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: types.TracebackType | None) -> None:
-        own = {__file__, "<frozen runpy>", runpy.__file__}
-        while trace is not None and trace.tb_frame.f_code.co_filename in own:
+        own = (OWN, "<frozen runpy>", runpy.__file__)
+        while trace is not None and trace.tb_frame.f_code.co_filename.startswith(own):
             trace = trace.tb_next
         show(kind, error.with_traceback(trace), trace)
 
@@ -226,7 +277,3 @@ def _say_verdict(ranks: list[_Rank]) -> None:
         f"storebench profile: limited by a slow rank: rank {slow.rank} waits {1e3 * saved_s:,.2f} ms longer per step\n"
         f"  if it waited like the others: {gain:.2f} times as fast (predicted); its own verdict:\n{slow.verdict}"
     )
-
-
-if __name__ == "__main__":
-    main()

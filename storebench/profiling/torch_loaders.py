@@ -4,16 +4,19 @@
 
 import contextlib
 import functools
+import os
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 from torch.utils.data import DataLoader, get_worker_info
 
+from storebench.profiling.guard import Guard
 from storebench.profiling.making import Made, Maker, Stamped, TimedFetcher, init_worker
-from storebench.profiling.recorder import Recorder
+from storebench.profiling.recorder import Recorder, asking
 
-_recorders: "weakref.WeakKeyDictionary[DataLoader[Any], Recorder]" = weakref.WeakKeyDictionary()
+_recorders: "dict[int, tuple[weakref.ref[DataLoader[Any]], Recorder]]" = {}  # by id: a loader may have an own __hash__
+_guard = Guard()
 _recorder_of_any: Callable[["DataLoader[Any]"], Recorder] | None = None
 
 
@@ -50,7 +53,7 @@ def watch(loader: "DataLoader[Any]", recorder: Recorder) -> None:
     if recorder.maker is not None:
         recorder.maker.stop()
         recorder.maker = None
-    _recorders[loader] = recorder
+    _recorders[id(loader)] = weakref.ref(loader), recorder
 
 
 def watch_all(recorder_of: Callable[["DataLoader[Any]"], Recorder] | None) -> None:
@@ -62,16 +65,23 @@ def watch_all(recorder_of: Callable[["DataLoader[Any]"], Recorder] | None) -> No
 def _recorder(loader: "DataLoader[Any]") -> Recorder | None:
     if get_worker_info() is not None:  # a worker that iterates a loader of its own
         return None
-    if loader not in _recorders:
-        if Recorder.making is not None:  # an iterable around a loader of torch
-            watch(loader, Recorder.making)
-        elif _recorder_of_any is not None:
-            watch(loader, _recorder_of_any(loader))
-    return _recorders.get(loader)
+    reference, recorder = _recorders.get(id(loader), (None, Recorder()))
+    if reference is not None and reference() is loader and recorder.pid == os.getpid():
+        return recorder if asking.recorders or not recorder.is_wrapped else None
+    if asking.recorders:
+        around = asking.recorders[-1]
+        if around.makes:  # an iterable around a loader of torch
+            watch(loader, around)
+            return around
+    elif _recorder_of_any is not None:
+        recorder = _recorder_of_any(loader)
+        watch(loader, recorder)
+        return recorder
+    return None
 
 
 def _iterate_watched(loader: "DataLoader[Any]") -> Any:
-    recorder = _recorder(loader)
+    recorder = _guard.attempt(functools.partial(_recorder, loader))
     if recorder is None:
         return _iterate(loader)
     with recorder.beginning():
@@ -79,7 +89,7 @@ def _iterate_watched(loader: "DataLoader[Any]") -> Any:
 
 
 def _make_watched_iterator(loader: "DataLoader[Any]") -> Any:
-    recorder = _recorder(loader)
+    recorder = _guard.attempt(functools.partial(_recorder, loader))
     if recorder is None or recorder.has_failed:
         return _make_iterator(loader)
     init = loader.worker_init_fn

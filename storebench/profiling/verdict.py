@@ -73,6 +73,8 @@ class _Steps:
 
 def report_of(recorder: Recorder, rates: Mapping[int, float] | None = None) -> Report:
     """Return the verdict on what a recorder has seen; `rates` are batches per second by workers, without a loop."""
+    if recorder.is_drained:
+        return Report(bound=Bound.AHEAD, steps=len(recorder.steps), epochs=recorder.epochs)
     steps = _sorted(recorder)
     if len(steps.even) < _LEAST_STEPS:
         count = len(steps.judged)
@@ -144,7 +146,7 @@ def _usual_s(steady: list[Step], lag: int) -> float:
 
 
 def _total_s(steps: Iterable[Step]) -> float:
-    return sum(step.wait_ns + (step.loop_ns or 0) for step in steps) * SECOND
+    return sum(step.wait_ns + (step.loop_ns or 0) + step.elsewhere_ns for step in steps) * SECOND
 
 
 def _slow_samples(steady: Sequence[Step]) -> SlowSamples | None:
@@ -184,7 +186,7 @@ def _evidence(recorder: Recorder, steps: _Steps) -> Report:
     batches = sum(one.batches for one in told) or None
     ends_s = recorder.ends_ns * SECOND
     wait_s, loop_s = mean_s(step.wait_ns for step in even), mean_s(step.loop_ns for step in even)
-    looping_s = sum(step.loop_ns or 0 for step in steps.judged) * SECOND
+    looping_s = sum((step.loop_ns or 0) + step.elsewhere_ns for step in steps.judged) * SECOND
     first_loops_s = sum(step.loop_ns or 0 for step in steps.first) * SECOND
     return Report(
         bound=Bound.UNKNOWN,
@@ -193,6 +195,7 @@ def _evidence(recorder: Recorder, steps: _Steps) -> Report:
         total_s=_total_s(recorder.steps) + ends_s,
         wait_s=wait_s,
         loop_s=loop_s,
+        elsewhere_s=mean_s(step.elsewhere_ns for step in even),
         judged_s=(judged_s := _total_s(steps.judged) + ends_s * len(steps.judged) / len(recorder.steps)),
         wait_frac=1.0 - min(1.0, looping_s / judged_s),
         first_loops_s=max(0.0, first_loops_s - len(steps.first) * loop_s),
