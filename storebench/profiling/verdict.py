@@ -10,7 +10,6 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from typing import NamedTuple
 
 from storebench.profiling.costs import NEARLY_NONE, SECOND, Costs, costs_of, mean, mean_s, scaled
@@ -94,7 +93,7 @@ def report_of(recorder: Recorder, rates: Mapping[int, float] | None = None) -> R
 def _sorted(recorder: Recorder) -> _Steps:
     """Return the steps of a recorder by what they say."""
     lag = max(1, recorder.workers)
-    steps, first_epoch = _alike(_with_loops(list(recorder.steps)), lag)
+    steps, first_epoch = _alike([step for step in recorder.steps if step.loop_ns is not None], lag)
     # Workers make their first batches side by side, so these arrive faster than any later ones can.
     steady = [step for step in steps if step.place >= lag] or [step for step in steps if step.place]
     are_starts = len(steady) < _LEAST_STEPS <= sum(not step.place for step in steps)
@@ -112,14 +111,6 @@ def _sorted(recorder: Recorder) -> _Steps:
         first_epoch=first_epoch,
         are_starts=are_starts,
     )
-
-
-def _with_loops(steps: list[Step]) -> list[Step]:
-    """Return the steps whose loop was timed; that of an epoch of one step lasts until the next epoch."""
-    if not any(step.place for step in steps):
-        for step, later in pairwise(steps):
-            step.loop_ns = later.asked_ns - step.asked_ns - step.wait_ns
-    return [step for step in steps if step.loop_ns is not None]
 
 
 def _alike(steps: list[Step], lag: int) -> tuple[list[Step], float]:
