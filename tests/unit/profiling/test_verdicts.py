@@ -62,7 +62,8 @@ class Loop:
         recorder.epochs, recorder.tensors, recorder.makes = self.epochs, self.tensors, self.is_generator
         if self.line:
             (folder / "train.py").write_text(self.line + "\n")
-            recorder.places[Place(str(folder / "train.py"), 1, "train.py __getitem__")] = 100
+            last = len(self.line.splitlines())
+            recorder.places[Place(str(folder / "train.py"), last, "train.py __getitem__")] = 100
             recorder.io_waits = self.io_waits
         now = 0.0
         for epoch in range(self.epochs):
@@ -137,6 +138,7 @@ SLOW_FIRST = {0: 4.0}
 
 LOCK = "with self.lock:"
 WALK = 'row = next(row for row in self.rows if row["id"] == index)'
+TWO_LINES = 'for row in self.rows:\n    if row["id"] == index:'
 OPEN = 'with h5py.File(self.path) as file: image = file["images"][index]'
 SORT = 'key = sorted(file["images"].keys())[index]'
 
@@ -201,6 +203,16 @@ CASES: dict[str, tuple[Loop, Bound, float]] = {
         Loop(dataset_s=0.001, loop_s=0.010, start_s=0.5, steps=50),
         Bound.STARTUP,
         2.0,
+    ),
+    "starts of one epoch, which decodes": (
+        Loop(dataset_s=0.020, loop_s=0.005, start_s=2.0, steps=50),
+        Bound.TRANSFORM,
+        2.5 / 2.25,
+    ),
+    "a collate that pads, no workers": (
+        Loop(workers=0, dataset_s=0.020, collate_s=0.100, loop_s=0.010),
+        Bound.COLLATE,
+        13 / 3,
     ),
     "starts of workers that persist": (
         Loop(dataset_s=0.001, loop_s=0.010, start_s=2.0, epochs=4, steps=50, persists=True),
@@ -285,6 +297,11 @@ CASES: dict[str, tuple[Loop, Bound, float]] = {
         11.0,
     ),
     "a list walked for each sample": (Loop(dataset_s=0.040, loop_s=0.004, line=WALK), Bound.REPEATED, 5.0),
+    "a list walked in two lines": (
+        Loop(dataset_s=0.040, loop_s=0.004, line=TWO_LINES),
+        Bound.REPEATED,
+        5.0,
+    ),
     "a line that decodes": (
         Loop(dataset_s=0.040, loop_s=0.004, line="images = [decode(path) for path in paths]"),
         Bound.TRANSFORM,
