@@ -11,7 +11,7 @@ from typing import Self
 
 from storebench.plain_text import plain
 from storebench.probes.machine import counts_reads
-from storebench.profiling.files import Files
+from storebench.profiling.files import IMAGES, Files
 from storebench.profiling.making import Made
 from storebench.profiling.recorder import MOST_STEPS, Recorder
 from storebench.profiling.sampling import Place
@@ -21,7 +21,7 @@ _SHOWN_LINES, _MOST_LINES = 2, 12
 LEAST_LOOKS = 30
 """Of fewer looks, the shares of lines are too rough to stand beside measured times."""
 
-_CONVERTED = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".tar", ".parquet"}
+_CONVERTED = IMAGES | {".tar", ".parquet"}
 """Suffixes of files that ``storebench run`` can convert."""
 
 _SHOWN_FRAC = 0.01

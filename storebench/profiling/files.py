@@ -2,7 +2,8 @@
 
 import itertools
 import os
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,6 +11,10 @@ from storebench.probes.machine import mount_of
 from storebench.probes.page_count import resident
 
 _MANY_FILES, _COUNTED_FILES = 8, 64
+
+_NEARLY_ALL = 0.9
+
+IMAGES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,20 +26,24 @@ class Files:
     suffix: str
     resident_frac: float | None
 
-    def beside(self, seen: Iterable[str]) -> "Files":
-        """Return with the folder that also holds files of this kind that were seen later, as those of other classes."""
-        parents = [path.parent for path in map(Path, seen) if path.suffix.lower() == self.suffix]
-        return replace(self, folder=os.path.commonpath([self.folder, *parents]))
+    def in_home(self, seen: Mapping[str, int]) -> "Files":
+        """Return with the innermost folder that holds nearly all files of this kind that were seen, as those of all classes."""
+        paths = {path: count for path, count in seen.items() if path.lower().endswith(self.suffix)}
+        above = Counter[Path]()
+        for path, count in paths.items():
+            above.update(dict.fromkeys(Path(path).parents, count))
+        homes = [folder for folder, count in above.items() if count >= _NEARLY_ALL * sum(paths.values())]
+        return replace(self, folder=str(max(homes, key=lambda home: len(home.parts), default=self.folder)))
 
 
 def files_of(seen: Iterable[str]) -> Files | None:
     """Count the resident share of the files that were seen, or of others beside them if there are many small ones."""
     try:
         sizes = {path: path.stat().st_size for path in map(Path, seen) if path.is_file()}
-        largest = max(sizes, key=sizes.__getitem__, default=Path())
+        # A process has lists and models open as well.
+        largest = max(sizes, key=lambda path: (path.suffix.lower() in IMAGES, sizes[path]), default=Path())
         if not sizes.get(largest):
             return None
-        # A process has other files open as well.
         paths = sorted(path for path, size in sizes.items() if size and path.suffix == largest.suffix)
         folder = os.path.commonpath([path.parent for path in paths])
         if len(paths) >= _MANY_FILES:  # each of these was read just before it was seen

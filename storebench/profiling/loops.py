@@ -93,13 +93,10 @@ loops = Loops()
 
 
 def name_of(frames: list[types.FrameType], kind: type, *loaders: Any) -> str:
-    """Return what the outermost of some frames calls a loader, the line that iterates it, and what it is."""
-    names = [
-        name
-        for frame in frames
-        for name, value in list(frame.f_locals.items())
-        if any(value is loader for loader in loaders)
-    ]
+    """Return what the script's module calls a loader, the line that iterates it, and what it is."""
+    # Locals are not looked at: `f_locals` would keep them alive.
+    variables = [pair for frame in frames[-1:] for pair in list(frame.f_globals.items())]
+    names = [name for name, value in variables if any(value is loader for loader in loaders)]
     places = [f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}" for frame in frames[:1]]
     return ", ".join([*names[-1:], *places, kind.__name__])
 

@@ -123,7 +123,8 @@ class Recorder(Guard):
         self.waited_ns = self.looped_ns = 0  # in all
         self.places: collections.Counter[Place] = collections.Counter()
         self.io_waits = 0  # of the samples
-        self.files: Files | None = None
+        self._files: Files | None = None  # those seen first
+        self._opened: collections.Counter[str] = collections.Counter()  # how often which file was
         self._place = 0
         self._thread = 0  # that began the epoch
         self._is_drained = False
@@ -144,6 +145,11 @@ class Recorder(Guard):
     def is_drained(self) -> bool:
         """Whether the requests are those of a thread that hands batches over to the loop: they are not the loop."""
         return self._is_drained or (self._looks >= _LEAST_LOOKS and 2 * self._queued > self._looks)
+
+    @property
+    def files(self) -> Files | None:
+        """The files that the dataset opened."""
+        return self._files and self._files.in_home(self._opened)
 
     @contextlib.contextmanager
     def beginning(self) -> Iterator[None]:
@@ -333,7 +339,8 @@ class Recorder(Guard):
     def _see(self, seen: Seen) -> None:
         self.places.update(seen.places)
         self.io_waits += seen.io_waits
-        self.files = self.files.beside(seen.files) if self.files else files_of(seen.files)
+        self._opened.update(seen.files)
+        self._files = self._files or files_of(seen.files)
 
 
 def _children_cpu_s() -> float:

@@ -1,6 +1,7 @@
 """Run a user's script or module unedited, and profile the torch DataLoaders that it iterates."""
 
 import atexit
+import builtins
 import concurrent.futures.process  # noqa: F401 - cannot be imported when the main thread has ended
 import contextlib
 import fcntl
@@ -10,6 +11,7 @@ import importlib.machinery
 import json
 import mmap
 import os
+import pkgutil
 import resource
 import runpy
 import shlex
@@ -112,11 +114,11 @@ class _End:
     def _after_verdict(self, end: Any) -> Any:
         @functools.wraps(end)
         def concluded(*args: Any, **kwargs: Any) -> Any:
-            becomes = end.__name__ != "_exit"
-            if not becomes or (args and os.access(args[0], os.X_OK)):
-                self.conclude(is_last=True)
-                if becomes and os.getpid() == self._pid:
-                    say("storebench profile: not seen: the program that this one becomes; profile that one")
+            becomes = end.__name__ != "_exit" and bool(args) and os.access(args[0], os.X_OK)
+            self._is_done = self._is_done or (end.__name__ != "_exit" and not loops.here())
+            self.conclude(is_last=True)
+            if becomes and os.getpid() == self._pid:
+                say("storebench profile: not seen: the program that this one becomes; profile that one")
             return end(*args, **kwargs)
 
         return concluded
@@ -204,7 +206,7 @@ def main(path: list[str], before: set[str]) -> None:
         if options.as_module:
             runpy.run_module(name, run_name="__main__", alter_sys=True)
         else:
-            runpy.run_path(os.path.abspath(name), run_name="__main__")  # noqa: PTH100 - as Python shows it, with links
+            _run(os.path.abspath(name))  # noqa: PTH100 - as Python shows it, with links
     except BaseException:
         _hide_own_frames()
         raise
@@ -213,6 +215,17 @@ def main(path: list[str], before: set[str]) -> None:
             end.conclude()
         else:  # Python waits for the others first
             atexit.register(end.conclude)
+
+
+def _run(path: str) -> None:
+    """Run a file as `__main__`, which it stays for threads that go on."""
+    if pkgutil.get_importer(path) is not None or path.endswith(".pyc"):
+        runpy.run_path(path, run_name="__main__")
+        return
+    module, loader = types.ModuleType("__main__"), importlib.machinery.SourceFileLoader("__main__", path)
+    vars(module).update(__file__=path, __loader__=loader, __cached__=None, __builtins__=builtins)
+    sys.modules["__main__"] = module
+    exec(loader.source_to_code(loader.get_data(path), path), vars(module))  # noqa: S102
 
 
 def _hidden_modules(before: set[str]) -> dict[str, types.ModuleType]:
@@ -238,7 +251,7 @@ def _hide_own_frames() -> None:
     show = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: types.TracebackType | None) -> None:
-        own = (OWN, "<frozen runpy>", runpy.__file__)
+        own = (OWN, "<frozen runpy>", "<frozen importlib", runpy.__file__)
         while trace is not None and trace.tb_frame.f_code.co_filename.startswith(own):
             trace = trace.tb_next
         show(kind, error.with_traceback(trace), trace)
