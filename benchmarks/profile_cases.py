@@ -57,6 +57,9 @@ class Loop:
     reply_s: float = 0.0  # of a server
     locked: bool = False
     stall_s: float = 0.0  # every 50 steps
+    slow_s: float = 0.0  # of computing, one sample in 50
+    first_s: float = 0.0  # of the loop's first step
+    pause_s: float = 0.0  # of the loop, every 40 steps
     slow_disk: bool | None = None  # None if no file is read
     jpeg: bool = False
     collate_s: float = 0.0
@@ -93,9 +96,10 @@ class Loop:
         """Return the seconds of the loop over a loader."""
         began = time.perf_counter()
         for _ in range(self.epochs):
-            for _batch in loader:
-                if self.loop_s:
-                    time.sleep(self.loop_s)
+            for step, _batch in enumerate(loader):
+                pause_s = self.pause_s if step % 40 == 39 else 0.0
+                if seconds := self.loop_s + pause_s + (0.0 if step else self.first_s):
+                    time.sleep(seconds)
         return time.perf_counter() - began
 
 
@@ -132,7 +136,7 @@ class Samples(Dataset[Any]):
             time.sleep(loop.stall_s)
         if loop.reply_s:
             ask(loop.reply_s)
-        work(loop.work_s)
+        work(loop.work_s + (loop.slow_s if index % 50 == 25 else 0.0))
         if loop.jpeg:
             return torch.from_numpy(np.array(Image.open(io.BytesIO(self.photo)).resize((32, 32)))).permute(
                 2, 0, 1
@@ -204,6 +208,17 @@ LOOPS = [
     Loop("slow start of workers", Bound.STARTUP, {"persistent": True}, init_s=0.5, epochs=3, steps=40),
     Loop("slow start of a generator", Bound.STARTUP, {"init_s": 0.0}, init_s=0.5, epochs=3, workers=None),
     Loop("start of 5 s", Bound.STARTUP, {"init_s": 0.0}, init_s=5.0, workers=1, steps=400),
+    Loop("slow first step", Bound.COMPUTE, {"loop_s": 0.0, "first_s": 0.0}, first_s=4.0, loop_s=0.02),
+    Loop("slow sample in 50", Bound.SLOW_SAMPLES, {"slow_s": 0.0}, slow_s=0.1, work_s=0.0002),
+    Loop(
+        "evaluation every 40 steps",
+        Bound.FEW_WORKERS,
+        {"workers": 2},
+        workers=0,
+        sleep_s=0.006,
+        loop_s=0.012,
+        pause_s=1.9,
+    ),
     Loop("stalls every 50 steps", Bound.STALLS, {"stall_s": 0.0}, stall_s=0.8, sleep_s=0.0005, steps=300),
 ]
 

@@ -122,8 +122,8 @@ class SlowSamples:
 
     def __str__(self) -> str:
         return (
-            f"{self.frac:.1%} of the samples take {self.time_frac:.0%} of the dataset's time"
-            f" (dataset[{self.longest}]: {self.longest_s:.2f} s, usual {self.usual_s:.3f} s)"
+            f"{100 * self.frac:.2g}% of the samples take {self.time_frac:.0%} of the dataset's time"
+            f" (dataset[{self.longest}]: {1e3 * self.longest_s:,.0f} ms, usual {1e3 * self.usual_s:,.1f})"
         )
 
 
@@ -313,11 +313,21 @@ def hot_lines(places: Counter[Place]) -> tuple[HotLine, ...]:
             share=count / places.total(),
             file=file,
             line=line,
-            text=linecache.getline(file, line).strip(),
+            text=_code(file, line),
             calls=calls[file, line],
         )
         for (file, line), count in lines.most_common(5)
     )
+
+
+def _code(file: str, line: int) -> str:
+    """Return a line of code; that of a condition after the line of its loop."""
+    text = linecache.getline(file, line)
+    indent = len(text) - len(text.lstrip())
+    above = (code for code in reversed(linecache.getlines(file)[: line - 1]) if code.strip())
+    outer = next((code.strip() for code in above if len(code) - len(code.lstrip()) < indent), "")
+    is_walk = text.lstrip().startswith("if ") and outer.startswith("for ")
+    return f"{outer} {text.strip()}" if is_walk else text.strip()
 
 
 def unseen_of(recorder: Recorder, *, is_inside_seen: bool) -> Iterator[str]:

@@ -10,7 +10,6 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from typing import NamedTuple
 
 from storebench.profiling.costs import NEARLY_NONE, SECOND, Costs, costs_of, mean, mean_s, scaled
@@ -94,7 +93,7 @@ def report_of(recorder: Recorder, rates: Mapping[int, float] | None = None) -> R
 def _sorted(recorder: Recorder) -> _Steps:
     """Return the steps of a recorder by what they say."""
     lag = max(1, recorder.workers)
-    steps, first_epoch = _alike(_with_loops(list(recorder.steps)), lag)
+    steps, first_epoch = _alike([step for step in recorder.steps if step.loop_ns is not None], lag)
     # Workers make their first batches side by side, so these arrive faster than any later ones can.
     steady = [step for step in steps if step.place >= lag] or [step for step in steps if step.place]
     are_starts = len(steady) < _LEAST_STEPS <= sum(not step.place for step in steps)
@@ -112,14 +111,6 @@ def _sorted(recorder: Recorder) -> _Steps:
         first_epoch=first_epoch,
         are_starts=are_starts,
     )
-
-
-def _with_loops(steps: list[Step]) -> list[Step]:
-    """Return the steps whose loop was timed; that of an epoch of one step lasts until the next epoch."""
-    if not any(step.place for step in steps):
-        for step, later in pairwise(steps):
-            step.loop_ns = later.asked_ns - step.asked_ns - step.wait_ns
-    return [step for step in steps if step.loop_ns is not None]
 
 
 def _alike(steps: list[Step], lag: int) -> tuple[list[Step], float]:
@@ -160,19 +151,21 @@ def _slow_samples(steady: Sequence[Step]) -> SlowSamples | None:
         else batch.longest_ns
         for batch in made
     )
-    slow = [batch for batch in made if batch.longest_ns > _SLOW * usual_ns]
+    longest = max(made, key=lambda batch: batch.longest_ns)
+    # Short delays are no slow samples.
+    least_ns = max(_SLOW * usual_ns, longest.longest_ns / _SLOW)
+    slow = [batch for batch in made if batch.longest_ns > least_ns]
     frac = len(slow) / sum(batch.samples for batch in made)
     time_frac = sum(batch.longest_ns for batch in slow) / sum(
         max(1, batch.collated_ns - batch.began_ns) for batch in made
     )
     if not 0.0 < frac <= _RARE or time_frac < _SLOW_FRAC:
         return None
-    longest = max(slow, key=lambda batch: batch.longest_ns)
     return SlowSamples(
         frac=frac,
         time_frac=time_frac,
         usual_s=SECOND * usual_ns,
-        least_s=_SLOW * SECOND * usual_ns,
+        least_s=SECOND * least_ns,
         longest_s=SECOND * longest.longest_ns,
         longest=longest.longest,
     )
@@ -338,8 +331,8 @@ def _making(case: _Case, part: Bound) -> _Limit:
         usual = case.gain_with(case.costs.without_slow_samples()) if report.slow else 1.0
         if usual >= max(LEAST_GAIN, case.more):
             return _Limit(Bound.SLOW_SAMPLES, usual, max(usual, removed))
-    # Workers that wait need no core each, so the wait is worth naming unless more workers hide all of it.
-    least = _ENOUGH * removed if part is Bound.WAITING else LEAST_GAIN
+    # Waits need no core each, and a collate can be written better: both are worth naming unless workers hide them.
+    least = LEAST_GAIN if part is Bound.TRANSFORM else _ENOUGH * removed
     if bound is not Bound.STORAGE and case.are_few(least):
         return _Limit(Bound.FEW_WORKERS, case.more, removed)
     return _Limit(bound, removed, removed)
@@ -390,8 +383,11 @@ def _startup(case: _Case, part: Bound) -> _Limit:
         return _Limit(Bound.MANY_WORKERS, fewer, gain)
     if may_persist:
         return _Limit(part, gain, gain)
-    once = ", paid once in this loop of one epoch" if report.epochs == 1 else ""
-    return _Limit(part, gain, gain, f"less work before the first batch: {report.startup_s:.1f} s{once}")
+    advice = f"less work before the first batch: {report.startup_s:.1f} s"
+    if report.epochs > 1:
+        return _Limit(part, gain, gain, advice)
+    # A longer loop pays no more for it, but for any other limit.
+    return _Limit(part, gain, min(gain, LEAST_GAIN), f"{advice}, paid once in this loop of one epoch")
 
 
 def _stalls(case: _Case, part: Bound) -> _Limit:

@@ -38,6 +38,7 @@ class Loop:
     loop_s: float = 0.0
     loop_cpu_s: float = 0.0
     loop_delayed_s: float = 0.0
+    ends_s: float = 0.0  # of an epoch
     start_s: float = 0.0  # of workers, or of the first batch
     loops_s: Mapping[int, float] = field(default_factory=dict)  # by the place of the step, in each epoch
     every: int = 0  # or so many steps have another loop
@@ -61,7 +62,8 @@ class Loop:
         recorder.epochs, recorder.tensors, recorder.makes = self.epochs, self.tensors, self.is_generator
         if self.line:
             (folder / "train.py").write_text(self.line + "\n")
-            recorder.places[Place(str(folder / "train.py"), 1, "train.py __getitem__")] = 100
+            last = len(self.line.splitlines())
+            recorder.places[Place(str(folder / "train.py"), last, "train.py __getitem__")] = 100
             recorder.io_waits = self.io_waits
         now = 0.0
         for epoch in range(self.epochs):
@@ -121,13 +123,14 @@ class Loop:
                     wait_delayed_ns=0,
                     ready=None,
                     made=None if self.is_opaque else made,
-                    loop_ns=None if self.steps == 1 else int(S * loop_s),
+                    loop_ns=int(S * loop_s),
                     delayed_ns=int(S * self.loop_delayed_s),
                     cpu_ns=int(S * (wait_cpu_s + self.loop_cpu_s)),
                 )
             )
             asked = given + loop_s
-        return asked
+        recorder.ends_ns += int(S * self.ends_s)
+        return asked + self.ends_s
 
 
 SLOW_FIRST = {0: 4.0}
@@ -135,6 +138,7 @@ SLOW_FIRST = {0: 4.0}
 
 LOCK = "with self.lock:"
 WALK = 'row = next(row for row in self.rows if row["id"] == index)'
+TWO_LINES = 'for row in self.rows:\n    if row["id"] == index:'
 OPEN = 'with h5py.File(self.path) as file: image = file["images"][index]'
 SORT = 'key = sorted(file["images"].keys())[index]'
 
@@ -162,9 +166,9 @@ CASES: dict[str, tuple[Loop, Bound, float]] = {
     ),
     "collate": (Loop(collate_s=0.040, loop_s=0.004), Bound.COLLATE, 5.0),
     "a collate that pads small batches": (
-        Loop(batch=4, dataset_s=0.1, collate_s=0.3, pickling_s=0.001, receive_s=0.001, loop_s=0.05),
+        Loop(batch=4, dataset_s=0.02, collate_s=0.3, pickling_s=0.001, receive_s=0.01, loop_s=0.05),
         Bound.COLLATE,
-        3.9,
+        2.67,
     ),
     "small batches": (
         Loop(workers=1, batch=1, dataset_s=0.0001, collate_s=0.0001, pickling_s=0.0008, receive_s=0.0004),
@@ -190,10 +194,25 @@ CASES: dict[str, tuple[Loop, Bound, float]] = {
         Bound.STARTUP,
         4.0 / (4.0 - 1.5),
     ),
+    "ends": (
+        Loop(dataset_s=0.001, loop_s=0.010, ends_s=0.5, epochs=4, steps=50),
+        Bound.STARTUP,
+        4.0 / (4.0 - 1.5),
+    ),
     "starts of one epoch": (
         Loop(dataset_s=0.001, loop_s=0.010, start_s=0.5, steps=50),
         Bound.STARTUP,
         2.0,
+    ),
+    "starts of one epoch, which decodes": (
+        Loop(dataset_s=0.020, loop_s=0.005, start_s=2.0, steps=50),
+        Bound.TRANSFORM,
+        2.5 / 2.25,
+    ),
+    "a collate that pads, no workers": (
+        Loop(workers=0, dataset_s=0.020, collate_s=0.100, loop_s=0.010),
+        Bound.COLLATE,
+        13 / 3,
     ),
     "starts of workers that persist": (
         Loop(dataset_s=0.001, loop_s=0.010, start_s=2.0, epochs=4, steps=50, persists=True),
@@ -278,6 +297,11 @@ CASES: dict[str, tuple[Loop, Bound, float]] = {
         11.0,
     ),
     "a list walked for each sample": (Loop(dataset_s=0.040, loop_s=0.004, line=WALK), Bound.REPEATED, 5.0),
+    "a list walked in two lines": (
+        Loop(dataset_s=0.040, loop_s=0.004, line=TWO_LINES),
+        Bound.REPEATED,
+        5.0,
+    ),
     "a line that decodes": (
         Loop(dataset_s=0.040, loop_s=0.004, line="images = [decode(path) for path in paths]"),
         Bound.TRANSFORM,
@@ -311,6 +335,11 @@ PREDICTED: dict[str, tuple[Loop, Mapping[int, float] | None, dict[int, float]]] 
         Loop(workers=4, dataset_s=0.040, delayed_s=0.040, loop_s=0.002),
         None,
         {1: 0.5, 2: 1.0, 4: 1.0},
+    ),
+    "other programs on the cores": (
+        Loop(dataset_s=0.020, delayed_s=0.020, loop_s=0.002),
+        None,
+        {1: 0.5, 2: 1.0},
     ),
     "a queue that cannot use a long pause": (
         Loop(workers=0, blocked_s=0.050, loop_s=0.0125, every=40, then_s=1.9, steps=400),
@@ -346,7 +375,7 @@ def test_what_other_workers_gain_is_predicted(name: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("name", CASES)
 def test_workers_that_persist_are_advised_where_they_help(name: str, tmp_path: Path) -> None:
-    assert ("persistent_workers" in str(report(CASES[name][0], tmp_path))) == (name == "starts")
+    assert ("persistent_workers" in str(report(CASES[name][0], tmp_path))) == (name in ("starts", "ends"))
 
 
 def test_unusual_steps_are_told(tmp_path: Path) -> None:
