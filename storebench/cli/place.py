@@ -81,8 +81,9 @@ def up(
             if as_json:
                 put_json({"place": name, **dataclasses.asdict(facts)})
             else:
-                keys = "any access key and secret key are right for other programs" * (kind == "s3")
-                put(f"--place {name}", facts.title, facts.achieved, *filter(None, [keys]))
+                put(f"--place {name}", facts.title, facts.achieved)
+                if kind == "s3":
+                    put("other programs: any access key and any secret key")
             signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
             while signal.sigtimedwait(ENDS, 1) is None:
                 server.require_running()
@@ -90,9 +91,7 @@ def up(
 
 @place.command()
 def clean(
-    name: Annotated[
-        str, typer.Argument(metavar="PLACE", help="s3:http://HOST:PORT/BUCKET, as --place names it.")
-    ],
+    name: Annotated[str, typer.Argument(metavar="PLACE", help="s3:http://HOST:PORT/BUCKET.")],
     as_json: JsonOption = False,
 ) -> None:
     """Delete what runs have put into an object store: copies of stores, and two objects to measure it."""
@@ -102,14 +101,12 @@ def clean(
         except ValueError as error:
             raise UsageError(str(error)) from error
         if not url:
-            raise UsageError(
-                "only a server that has an address is cleaned",
-                where=name,
-                hint="Stores in a folder are folders: remove them with 'rm -r'.",
-            )
+            hint = "Remove the stores in a folder with 'rm -r'."
+            raise UsageError("only a server that has an address is cleaned", where=name, hint=hint)
         from storebench.places import copying
 
         count = copying.clean(copying.about(url)[1])
-        put_json({"place": name, "removed": count}) if as_json else put(
-            f"removed {number_of(count, 'object')} from {url}"
-        )
+        if as_json:
+            put_json({"place": name, "removed": count})
+        else:
+            put(f"removed {number_of(count, 'object')} from {url}")

@@ -29,9 +29,6 @@ _PROBE_S = 3.0
 """Small requests end after so long; large ones grow until one takes a third of it."""
 _PROBE = ".storebench-probe"
 _PROBE_BYTES = 8 << 20
-PROBES = f"2 objects, {rounded_bytes(_PROBE_BYTES)}"
-"""What `measured` puts into a place, in words."""
-
 _LISTS = ".storebench-copies"
 """The prefix of what was copied to a place, a list of keys for each store: there may be other objects beside them."""
 

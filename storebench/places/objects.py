@@ -154,14 +154,11 @@ _CAUSES = {
     "InvalidContentType|WRONG_VERSION": ("this port does not speak TLS", "Try http:// in the address."),
     "InvalidCertificate|CERTIFICATE_VERIFY": (
         "its TLS certificate is not trusted",
-        "It must name this host, and be signed by an authority that this machine trusts.",
+        "Install its authority's.",
     ),
     "without LOCATION|AuthorizationHeaderMalformed": ("the region is another one", "Set AWS_REGION."),
     "TimedOut|[Tt]imeout|timed out": ("no answer in time", "Check that the server is up."),
-    "error sending request|Could not connect|Connection was closed": (
-        "the connection failed",
-        "Check that the server is up.",
-    ),
+    "sending request|not connect|was closed": ("the connection failed", "Check that the server is up."),
 }
 """A part of a client's message -> the cause, and the next step."""
 
@@ -181,10 +178,10 @@ def _failure(error: Exception, where: str) -> PlaceFailedError:
     reason = ": ".join(word.strip()[:120] for word in told.groups() if word) if told else ""
     if isinstance(error, PermissionError | PermissionDeniedError | UnauthenticatedError):
         unset = "" if "AWS_ACCESS_KEY_ID" in os.environ else ", which is not set"
-        hint = f"Keys come from AWS_SECRET_ACCESS_KEY and AWS_ACCESS_KEY_ID{unset}."
+        keys = f"Keys come from AWS_SECRET_ACCESS_KEY and AWS_ACCESS_KEY_ID{unset}."
         return PlaceFailedError(
-            f"the server refuses access ({reason or 'no reason'})", where=where, hint=hint
+            f"the server refuses access ({reason or 'no reason'})", where=where, hint=keys
         )
-    other = reason or " ".join(text.partition("Debug source:")[0].split())[-120:]
-    cause, hint = next((why for mark, why in _CAUSES.items() if re.search(mark, text)), (other, None))
+    reason = reason or " ".join(text.partition("Debug source:")[0].split())[-120:]
+    cause, hint = next((why for mark, why in _CAUSES.items() if re.search(mark, text)), (reason, None))
     return PlaceFailedError(f"the server did not deliver it ({cause})", where=where, hint=hint)

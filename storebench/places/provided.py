@@ -4,7 +4,7 @@ import contextlib
 import shlex
 from pathlib import Path
 
-from storebench.places.copying import PROBES, about, copy_there, extent, has_store, measured
+from storebench.places.copying import about, copy_there, extent, has_store, measured
 from storebench.places.servers import SERVERS, PlaceServer
 from storebench.progress import Say
 from storebench.results import PlaceFacts
@@ -30,7 +30,7 @@ class Places:
                 url, (facts, direct) = place.url, apart(about, place.url)
             else:
                 url, direct, facts = self._provided(place, say)
-            say(f"measuring {url} with {PROBES}{kept}")
+            say(f"measuring {url} with 2 objects, 8 MiB{kept}")
             self._known[key] = url, direct, apart(measured, url, direct, facts)
         url, direct, facts = self._known[key]
         if not apart(has_store, store, direct):
