@@ -22,7 +22,7 @@ test_limit = 0
 
 [[matrix]]
 dataset = "imagenet"
-size = 4000
+size = {size}
 model = "none"
 compute = "none"
 batch_size = 64
@@ -75,11 +75,14 @@ def main() -> int:
     """Run the cells and print one block per backend."""
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--replicates", type=int, help="fresh processes per cell, 5 by default")
+    parser.add_argument("--size", type=int, default=4000, help="images [default: 4,000]")
     parser.add_argument("--stores", type=Path, help="keep the stores here")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         stores = arguments.stores or Path(scratch) / "stores"
-        records = bench_text(SCENARIO, Path(scratch) / "run", stores, arguments.replicates)
+        records = bench_text(
+            SCENARIO.format(size=arguments.size), Path(scratch) / "run", stores, arguments.replicates
+        )
     ahead = records[0].environment.match["block_device"]["read_ahead_kb"] if records[0].environment else None
     if ahead != str(READ_AHEAD_KB):
         print(f"read_ahead_kb is {ahead} here, and {READ_AHEAD_KB} where the known amplification comes from")

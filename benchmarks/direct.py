@@ -12,7 +12,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -292,13 +292,15 @@ PARTS: dict[str, Callable[[Path, int], None]] = {
 }
 
 
-def make_stores(stores: Path) -> None:
-    """Convert what is missing."""
-    for dataset, size, backends in (
-        ("imagenet", 4000, ["lmdb", "hdf5", "memory"]),
-        ("cifar10", 50_000, ["lmdb", "hdf5", "memory"]),
-        ("imagenet", 400, ["png"]),
+def make_stores(stores: Path, parts: Iterable[str]) -> None:
+    """Convert what is missing for some parts."""
+    for dataset, size, backends, needed in (
+        ("imagenet", 4000, ["lmdb", "hdf5", "memory"], "134"),
+        ("cifar10", 50_000, ["lmdb", "hdf5", "memory"], "23"),
+        ("imagenet", 400, ["png"], "5"),
     ):
+        if not {*parts} & {*needed}:
+            continue
         options = ["--dataset", dataset, "--size", str(size), "--out", str(stores)]
         subprocess.run([sys.executable, "-m", "storebench", "convert", *backends, *options], check=True)
 
@@ -315,10 +317,10 @@ def main() -> None:
     if options.side:
         print(json.dumps(asdict(measure(Side(**json.loads(options.side))))))
         return
-    make_stores(options.stores)
-    for name, part in PARTS.items():
-        if options.only in (None, name):
-            part(options.stores, 2 if options.quick else options.rounds)
+    parts = [options.only] if options.only else [*PARTS]
+    make_stores(options.stores, parts)
+    for name in parts:
+        PARTS[name](options.stores, 2 if options.quick else options.rounds)
 
 
 if __name__ == "__main__":

@@ -158,6 +158,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--backends", nargs="*", default=BACKENDS)
     parser.add_argument("--datasets", nargs="*", default=list(DATASETS))
+    parser.add_argument("--samples", type=int, help="4,000 of ImageNet and 50,000 of CIFAR-10 by default")
     parser.add_argument("--public", action="store_true", help="storebench.Loader against torch's DataLoader")
     parser.add_argument("--stores", type=Path, help="keep the stores here")
     arguments = parser.parse_args()
@@ -165,7 +166,7 @@ def main() -> None:
         for dataset in arguments.datasets:
             for text in arguments.backends:
                 backend = parse_backend(text)
-                samples = DATASETS[dataset] // SLOW.get(text, 1)
+                samples = (arguments.samples or DATASETS[dataset]) // SLOW.get(text, 1)
                 spec = DatasetSpec(name=dataset, size=samples)
                 store = ensure_store(spec, backend, arguments.stores or Path(temporary))
                 if arguments.public:

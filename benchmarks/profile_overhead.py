@@ -64,13 +64,14 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seconds", type=float, default=60, help="for each loader")
+    parser.add_argument("--only", default="", help="part of the names of loaders")
     parser.add_argument("--wall", action="store_true", help="count wall time, for a quiet machine")
     options = parser.parse_args()
     clock = time.perf_counter if options.wall else cpu_s
     torch.set_num_threads(1)
     layer = torch.nn.Conv2d(3, 8, 3, stride=2)
     is_more = False
-    for name, make in LOADERS.items():
+    for name, make in ((name, make) for name, make in LOADERS.items() if options.only in name):
         plain, profiled = make(), storebench.profile(make(), show=False)
 
         def turn(_number: int, loader: Iterable[Any]) -> float:

@@ -65,12 +65,13 @@ def main() -> int:
 
 
 def default_backends() -> list[str]:
-    """Return every reader of every format that stores something, with the format's default codec."""
+    """Return every reader of this disk of every format that stores something, with the format's default codec."""
     names = []
     for name in (name for name in format_names() if name not in PEERS):  # these have benchmarks/peers.py
         found = get_format(name)
         if found.info.borrows is None:
-            names += [f"{name}+{found.info.default_codec}:{reader}" for reader in found.readers()]
+            here = [reader for reader, info in found.readers().items() if not info.traits.remote]
+            names += [f"{name}+{found.info.default_codec}:{reader}" for reader in here]
     return list(dict.fromkeys(str(parse_backend(name)) for name in [*names, *ALSO]))
 
 

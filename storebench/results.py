@@ -441,6 +441,10 @@ class Ceilings:
     device_sequential_bytes_per_s: float | None = None  # A yardstick: O_DIRECT reads of 4 MiB in a row.
     device_best_bytes_per_s: float | None = None  # The device's ceiling: the highest of these rates.
     device_method: str = ""  # How the requests were kept in flight, and the file that was read.
+    single_requests: dict[str, float] = field(default_factory=dict)
+    """What single requests to the store's file system took, apart from the cell: "read_N_p50_s" and "read_N_p99_s" of the
+    O_DIRECT reads above with N in flight, wherever they were answered; "open_N_per_s" for a store of many files, opened, asked
+    for their size and closed by N threads, and "open_N_cold_per_s" where all names had been dropped first (--drop-caches)."""
     reasons: dict[str, str] = field(default_factory=dict)
 
 

@@ -9,6 +9,7 @@ from storebench.cli.common import exit_codes, put, put_json
 from storebench.cli.options import JsonOption, finite
 from storebench.errors import UnknownNameError, UsageError
 from storebench.settings.words import EMULATED, Place
+from storebench.units import number_of
 
 place = typer.Typer(help="Run a server that stands for storage beyond this disk.", no_args_is_help=True)
 
@@ -81,5 +82,31 @@ def up(
                 put_json({"place": name, **dataclasses.asdict(facts)})
             else:
                 put(f"--place {name}", facts.title, facts.achieved)
+                if kind == "s3":
+                    put("other programs: any access key and any secret key")
             signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
-            signal.sigwait(ENDS)
+            while signal.sigtimedwait(ENDS, 1) is None:
+                server.require_running()
+
+
+@place.command()
+def clean(
+    name: Annotated[str, typer.Argument(metavar="PLACE", help="s3:http://HOST:PORT/BUCKET.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Delete what runs have put into an object store: copies of stores, and two objects to measure it."""
+    with exit_codes():
+        try:
+            url = Place(name).url
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+        if not url:
+            hint = "Remove the stores in a folder with 'rm -r'."
+            raise UsageError("only a server that has an address is cleaned", where=name, hint=hint)
+        from storebench.places import copying
+
+        count = copying.clean(copying.about(url)[1])
+        if as_json:
+            put_json({"place": name, "removed": count})
+        else:
+            put(f"removed {number_of(count, 'object')} from {url}")

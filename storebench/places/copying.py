@@ -1,11 +1,13 @@
 """Whole stores copied to a place and back, and what was achieved there."""
 
+import contextlib
 import json
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -14,6 +16,7 @@ from storebench.manifest import MANIFEST_NAME
 from storebench.places.base import MissingFileError, PlaceFailedError, Storage
 from storebench.places.clients import client_of, storage_of
 from storebench.results import PlaceFacts
+from storebench.units import number_of, rounded_bytes
 
 ABOUT = ".storebench-place.json"
 """The file in which a server of ours says what it is and what it emulates."""
@@ -22,8 +25,12 @@ COPYING = 16
 """Requests in flight while a whole store is copied."""
 
 _PROBES = 9
+_PROBE_S = 3.0
+"""Small requests end after so long; large ones grow until one takes a third of it."""
 _PROBE = ".storebench-probe"
 _PROBE_BYTES = 8 << 20
+_LISTS = ".storebench-copies"
+"""The prefix of what was copied to a place, a list of keys for each store: there may be other objects beside them."""
 
 
 def announce(url: str, facts: PlaceFacts) -> None:
@@ -66,9 +73,17 @@ def measured(url: str, direct: str, facts: PlaceFacts) -> PlaceFacts:
             storage_of(direct).put(f"{_PROBE}/small", b"1")
         except PlaceFailedError:
             return facts
-    small_s = [_seconds(lambda: client.get(f"{_PROBE}/small")) for _ in range(_PROBES)]
-    sent_s = min(_seconds(lambda: client.get(f"{_PROBE}/large")) for _ in range(3)) - min(small_s)
-    rate = round(_PROBE_BYTES / sent_s / 1e6, 1) if sent_s > 0 else None
+    begun, small_s = time.perf_counter(), list[float]()
+    while len(small_s) < 2 or (len(small_s) < _PROBES and time.perf_counter() - begun < _PROBE_S):
+        small_s.append(_seconds(lambda: client.get(f"{_PROBE}/small")))
+    # Parts first, which tell a slow line soon; then the whole object, for servers that serve ranges slowly.
+    for size in (_PROBE_BYTES >> 6, _PROBE_BYTES >> 3, _PROBE_BYTES):
+        part, tries = ((0, size), 1) if size < _PROBE_BYTES else ((), 3)
+        request = partial(client.get, f"{_PROBE}/large", *part)
+        sent_s = min(_seconds(request) for _ in range(tries)) - min(small_s)
+        if sent_s > _PROBE_S / 3:
+            break
+    rate = float(f"{size / sent_s / 1e6:.4g}") if sent_s > 0 else None
     return replace(facts, first_byte_ms=round(1000 * statistics.median(small_s), 2), mb_s=rate)
 
 
@@ -102,17 +117,48 @@ def require_copy(store: Path, url: str) -> None:
 
 
 def copy_there(store: Path, url: str) -> None:
-    """Copy the files of a store into a place, in the stead of another one of its name."""
+    """Copy the files of a store into a place, in the stead of another one of its name; first, list what is put there."""
     place, prefix = storage_of(url), store_key(store)
-    for key in (f"{prefix}/{MANIFEST_NAME}", *place.sizes(prefix)):
-        place.delete(key)
+    _remove_copy(place, prefix)
+    files = [*_files(store), store / MANIFEST_NAME]
+    place.put(f"{_LISTS}/{prefix}", "\n".join(str(path.relative_to(store)) for path in files).encode())
 
     def copy(path: Path) -> None:
         place.put(f"{prefix}/{path.relative_to(store)}", path)
 
     with ThreadPoolExecutor(COPYING) as pool:
-        list(pool.map(copy, _files(store)))
-    copy(store / MANIFEST_NAME)
+        list(pool.map(copy, files[:-1]))
+    copy(files[-1])
+
+
+def clean(url: str) -> int:
+    """Delete what `measured` and `copy_there` have put into a place, and nothing else; return the number of objects."""
+    place = storage_of(url)
+    count = sum(_remove_copy(place, key.removeprefix(f"{_LISTS}/")) for key in place.sizes(_LISTS))
+    probes = {f"{_PROBE}/small", f"{_PROBE}/large"} & place.sizes(_PROBE).keys()
+    for key in probes:
+        place.delete(key)
+    return count + len(probes)
+
+
+def _remove_copy(place: Storage, prefix: str) -> int:
+    """Delete the objects of one store, its manifest first and their list last; return their number."""
+    with contextlib.suppress(MissingFileError):
+        names = place.get(f"{_LISTS}/{prefix}").decode().split("\n")
+        # What the place has itself, so that no list leads out of the prefix.
+        keys = {f"{prefix}/{name}" for name in names} & place.sizes(prefix).keys()
+        place.delete(f"{prefix}/{MANIFEST_NAME}")
+        with ThreadPoolExecutor(COPYING) as pool:
+            list(pool.map(place.delete, keys))
+        place.delete(f"{_LISTS}/{prefix}")
+        return len(keys) + 1
+    return 0
+
+
+def extent(store: Path) -> str:
+    """Return how much is copied of a store, in words."""
+    sizes = [path.stat().st_size for path in (*_files(store), store / MANIFEST_NAME)]
+    return f"{number_of(len(sizes), 'object')}, {rounded_bytes(sum(sizes))}"
 
 
 def copy_back(store: Path, url: str, target: Path) -> float:

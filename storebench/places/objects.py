@@ -2,6 +2,7 @@
 
 import datetime as dt
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
@@ -73,10 +74,10 @@ class ObjectStore(Storage):
 
         try:
             return request()
-        except FileNotFoundError as error:
-            raise MissingFileError("there is no such object", where=f"{self.url}/{key}") from error
         except (BaseError, OSError) as error:
-            raise PlaceFailedError(_reason(error), where=f"{self.url}/{key}") from error
+            if isinstance(error, FileNotFoundError) and "NoSuchBucket" not in str(error):
+                raise MissingFileError("there is no such object", where=f"{self.url}/{key}") from error
+            raise _failure(error, f"{self.url}/{key}") from error
 
 
 class Boto3Store(ObjectStore):
@@ -146,11 +147,41 @@ def obstore_of(url: str) -> "S3Store":
     return S3Store(there.bucket, prefix=there.key or None, **settings)
 
 
-def _reason(error: Exception) -> str:
-    """Return the clause of the client's message that says what happened, without the request and its addresses."""
-    if isinstance(error, PermissionError):
-        return "the server refuses access; credentials come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
-    text = str(error).partition("Debug source:")[0]
-    for mark in ("Server returned non-2xx status code: ", "HTTP error: ", " - "):
-        text = text.rpartition(mark)[2]
-    return f"the server did not deliver it ({' '.join(text.split())[:120]})"
+_CAUSES = {
+    "NoSuchBucket": ("there is no such bucket", "Make it, or name another one."),
+    "dns error": ("no host has this name", "Check the address."),
+    "ConnectionRefused": ("nothing listens at this port", "Start the server, or check host and port."),
+    "InvalidContentType|WRONG_VERSION": ("this port does not speak TLS", "Try http:// in the address."),
+    "InvalidCertificate|CERTIFICATE_VERIFY": (
+        "its TLS certificate is not trusted",
+        "Install its authority's.",
+    ),
+    "without LOCATION|AuthorizationHeaderMalformed": ("the region is another one", "Set AWS_REGION."),
+    "TimedOut|[Tt]imeout|timed out": ("no answer in time", "Check that the server is up."),
+    "sending request|not connect|was closed": ("the connection failed", "Check that the server is up."),
+}
+"""A part of a client's message -> the cause, and the next step."""
+
+_ANSWER = re.compile(
+    r"<Code>(\w+)</Code>(?:.*?<Message>(.*?)</Message>)?|\((\w+)\) when .*? operation(?: \(.*?\))?: (.*)",
+    re.DOTALL,
+)
+"""The server's code and message, in the words of obstore, and in those of boto3."""
+
+
+def _failure(error: Exception, where: str) -> PlaceFailedError:
+    """Return the error for a client's message: the cause in our words, or the server's code and message."""
+    from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
+
+    text = re.sub(r"\w+_timeout", "", str(error))  # fields of the output for debugging
+    told = _ANSWER.search(text)
+    reason = ": ".join(word.strip()[:120] for word in told.groups() if word) if told else ""
+    if isinstance(error, PermissionError | PermissionDeniedError | UnauthenticatedError):
+        unset = "" if "AWS_ACCESS_KEY_ID" in os.environ else ", which is not set"
+        keys = f"Keys come from AWS_SECRET_ACCESS_KEY and AWS_ACCESS_KEY_ID{unset}."
+        return PlaceFailedError(
+            f"the server refuses access ({reason or 'no reason'})", where=where, hint=keys
+        )
+    reason = reason or " ".join(text.partition("Debug source:")[0].split())[-120:]
+    cause, hint = next((why for mark, why in _CAUSES.items() if re.search(mark, text)), (reason, None))
+    return PlaceFailedError(f"the server did not deliver it ({cause})", where=where, hint=hint)

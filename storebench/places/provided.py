@@ -1,9 +1,10 @@
 """The servers of one run: those that it names, and its own for everything that is emulated here."""
 
 import contextlib
+import shlex
 from pathlib import Path
 
-from storebench.places.copying import about, copy_there, has_store, measured
+from storebench.places.copying import about, copy_there, extent, has_store, measured
 from storebench.places.servers import SERVERS, PlaceServer
 from storebench.progress import Say
 from storebench.results import PlaceFacts
@@ -21,16 +22,19 @@ class Places:
 
     def holding(self, store: Path, place: Place, say: Say) -> tuple[str, PlaceFacts]:
         """Return the address of a server that has the files of `store`, and what was achieved there."""
-        key = place.removeprefix("copy:")
+        key, kept = place.removeprefix("copy:"), ""
+        if place.url:
+            kept = f"; they stay there until 'storebench place clean {shlex.quote(key)}'"
         if key not in self._known:
             if place.url:
                 url, (facts, direct) = place.url, apart(about, place.url)
             else:
                 url, direct, facts = self._provided(place, say)
+            say(f"measuring {url} with 2 objects, 8 MiB{kept}")
             self._known[key] = url, direct, apart(measured, url, direct, facts)
         url, direct, facts = self._known[key]
         if not apart(has_store, store, direct):
-            say(f"copying {store.name} to {url}")
+            say(f"copying {store.name} to {url}: {extent(store)}{kept}")
             apart(copy_there, store, direct)
         return url, facts
 

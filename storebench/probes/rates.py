@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import psutil
@@ -28,7 +28,7 @@ from storebench.fileio.json_text import parse_json
 from storebench.fileio.reading import read_small_file
 from storebench.fileio.whole_files import made_folder, write_whole
 from storebench.probes.machine import IN_MEMORY, mount_of
-from storebench.probes.page_cache import PAGE_BYTES, ask_to_evict
+from storebench.probes.page_cache import PAGE_BYTES, ask_to_evict, drop_caches
 from storebench.probes.page_count import opened
 from storebench.system.kernel import load_kernel
 
@@ -177,6 +177,7 @@ class Delivered:
 
     bytes: int
     seconds: float
+    waits_s: Sequence[float] = ()  # Of each request.
 
     @property
     def bytes_per_s(self) -> float:
@@ -192,19 +193,22 @@ def read_direct(
     shares = [requests[number::in_flight] for number in range(in_flight)]
     with ThreadPoolExecutor(in_flight) as threads:
         started = time.perf_counter()
-        totals = list(threads.map(lambda share: _one_by_one(share, size, limit_s), shares))
-        return Delivered(bytes=sum(totals), seconds=time.perf_counter() - started)
+        parts = list(threads.map(lambda share: _one_by_one(share, size, limit_s), shares))
+        seconds = time.perf_counter() - started
+    waits_s = [wait for _, ends in parts for wait in np.diff(ends)]
+    return Delivered(bytes=sum(done for done, _ in parts), seconds=seconds, waits_s=waits_s)
 
 
-def _one_by_one(requests: Sequence[Request], size: int, limit_s: float | None) -> int:
+def _one_by_one(requests: Sequence[Request], size: int, limit_s: float | None) -> tuple[int, list[float]]:
     done = 0
-    started = time.perf_counter()
+    ends = [time.perf_counter()]
     with mmap.mmap(-1, size) as buffer:  # O_DIRECT needs aligned memory
         for fd, offset in requests if limit_s is None else itertools.cycle(requests):
             done += os.preadv(fd, [buffer], offset)
-            if limit_s is not None and time.perf_counter() - started >= limit_s:
+            ends.append(time.perf_counter())
+            if limit_s is not None and ends[-1] - ends[0] >= limit_s:
                 break
-    return done
+    return done, ends
 
 
 @contextlib.contextmanager
@@ -217,6 +221,7 @@ def opened_direct(files: Sequence[str]) -> Iterator[list[int]]:
 _TRIAL_S = 0.1
 _MAX_REQUESTS = 100_000
 _MAX_FILES = 1000
+_FEWEST_FILES = 100
 _FROM_MEMORY = "reads with O_DIRECT were not served by a block device"
 
 
@@ -231,6 +236,7 @@ class DeviceRates:
     device_sequential_bytes_per_s: float | None = None
     device_best_bytes_per_s: float | None = None
     device_method: str = ""
+    single_requests: dict[str, float] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
 
 
@@ -270,8 +276,8 @@ def device_rates_once(
 ) -> DeviceRates:
     """Return `device_rates`, measured once per device, request size and replicate of a run."""
     place = paths[0] if paths else scratch
-    device = mount_of(place).device if place else None
-    name = f"device {device}, {-(-request_bytes // PAGE_BYTES)} pages, replicate {replicate}"
+    mount = mount_of(place) if place else None
+    name = f"device {mount and (mount.device or mount.point)}, {-(-request_bytes // PAGE_BYTES)} pages, replicate {replicate}"
     return _once(
         kept, name, DeviceRates, lambda: device_rates(paths, request_bytes, limit_s=limit_s, scratch=scratch)
     )
@@ -290,7 +296,8 @@ def _once(kept: Path, name: str, kind: type[T], measured: Callable[[], T]) -> T:
     rates = measured()
     known = known if isinstance(known, dict) else {}
     with contextlib.suppress(OSError), made_folder(kept.parent):
-        write_whole(kept, json.dumps(known | {name: dataclasses.asdict(rates)}))  # type: ignore[call-overload]
+        plain = rates if isinstance(rates, dict) else dataclasses.asdict(rates)  # type: ignore[call-overload]
+        write_whole(kept, json.dumps(known | {name: plain}))
     return rates
 
 
@@ -300,38 +307,76 @@ def _measured(
     at_random = _at_random(fds, size, rng)
     if not at_random:
         raise _NoRateError("the files are empty")
-    every = ((fd, at) for fd in fds for at in range(0, os.fstat(fd).st_size, SEQUENTIAL_BYTES))
-    in_a_row = _ReadPlan(list(itertools.islice(every, _MAX_REQUESTS)), SEQUENTIAL_BYTES, SEQUENTIAL_DEPTHS)
-    plans = {key: _ReadPlan(at_random, size, (depth,)) for key, depth in zip(KEYS, DEPTHS, strict=False)}
     rates: dict[str, float] = {}
-    methods: set[str] = set()
-    for key, reads in (plans | {SEQUENTIAL: in_a_row}).items():
-        depth = reads.depths[0]
-        if len(reads.depths) > 1:
-            trials = [_read(reads, some, min(_TRIAL_S, limit_s / 2)).bytes_per_s for some in reads.depths]
-            depth = reads.depths[trials.index(max(trials))]
-        rates[key] = _read(reads, depth, limit_s).bytes_per_s
-        methods.add("threads" if depth > 1 else "one read at a time")
+    single: dict[str, float] = {}
+    for key, depth in zip(KEYS, DEPTHS, strict=False):
+        delivered, by_device = _read(at_random, size, depth, limit_s)
+        rates[key] = delivered.bytes_per_s
+        single |= single_reads(depth, delivered)
+    if not by_device:
+        return DeviceRates(single_requests=single, reasons=dict.fromkeys(KEYS, _FROM_MEMORY))
+    every = ((fd, at) for fd in fds for at in range(0, os.fstat(fd).st_size, SEQUENTIAL_BYTES))
+    in_a_row = list(itertools.islice(every, _MAX_REQUESTS))
+    trial_s = min(_TRIAL_S, limit_s / 2)
+    trials = {
+        depth: _read(in_a_row, SEQUENTIAL_BYTES, depth, trial_s)[0].bytes_per_s for depth in SEQUENTIAL_DEPTHS
+    }
+    depth = max(trials, key=lambda depth: trials[depth])
+    rates[SEQUENTIAL] = _read(in_a_row, SEQUENTIAL_BYTES, depth, limit_s)[0].bytes_per_s
     rates[BEST] = max(rates.values())
-    return DeviceRates(**rates, device_method=f"{', '.join(sorted(methods))}; {words}")  # type: ignore[arg-type]
+    method = f"one read at a time, threads; {words}"
+    return DeviceRates(**rates, single_requests=single, device_method=method)  # type: ignore[arg-type]
 
 
-class _ReadPlan(NamedTuple):
-    """Reads of one size, and the allowed numbers in flight, of which the winner of short trials counts."""
-
-    requests: Sequence[Request]
-    size: int
-    depths: Sequence[int]
+def single_reads(depth: int, delivered: Delivered) -> dict[str, float]:
+    """Return the median and the 99th percentile of the times of single reads, of which `depth` were under way."""
+    p50, p99 = np.quantile(delivered.waits_s, [0.5, 0.99]).tolist()
+    return {f"read_{depth}_p50_s": p50, f"read_{depth}_p99_s": p99}
 
 
-def _read(reads: _ReadPlan, depth: int, limit_s: float) -> Delivered:
+def opens_once(files: Sequence[Path | str], *, kept: Path, name: str, cold: bool) -> dict[str, float]:
+    """Return `opens` of a store's files, measured once per name; nothing for a store of few files."""
+    few = len(files) < _FEWEST_FILES
+    return {} if few else _once(kept, name, dict, lambda: opens(files, cold=cold))
+
+
+def opens(files: Sequence[Path | str], *, cold: bool, seed: int = 0) -> dict[str, float]:
+    """Return how many files per second are opened, asked for their size and closed, by one thread and by several.
+
+    Names and sizes are in memory, as far as the file system keeps them there; with `cold`, also after the kernel dropped them.
+    """
+    count = min(len(files), _MAX_FILES)
+    chosen = np.random.default_rng(seed).choice(len(files), size=count, replace=False).tolist()
+    paths = [os.fspath(files[index]) for index in chosen]
+
+    def look(some: Sequence[str]) -> None:
+        for path in some:
+            with opened(path, 0) as handle:
+                os.fstat(handle)
+
+    def per_s(depth: int) -> float:
+        begun = time.perf_counter()
+        with ThreadPoolExecutor(depth) as threads:
+            list(threads.map(look, [paths[number::depth] for number in range(depth)]))
+        return count / (time.perf_counter() - begun)
+
+    rates = {}
+    for depth in (1, 16):
+        if cold:
+            drop_caches()
+            rates[f"open_{depth}_cold_per_s"] = per_s(depth)
+        look(paths)
+        rates[f"open_{depth}_per_s"] = per_s(depth)
+    return rates
+
+
+def _read(requests: Sequence[Request], size: int, depth: int, limit_s: float) -> tuple[Delivered, bool]:
+    """Read for so long, and return what was delivered, and whether a block device delivered it."""
     before = _device_bytes()
-    reading = read_direct(reads.requests, reads.size, depth, limit_s)
+    reading = read_direct(requests, size, depth, limit_s)
     after = _device_bytes()
     # tmpfs, ZFS and others accept O_DIRECT but serve from memory.
-    if before is not None and after is not None and after - before < reading.bytes / 2:
-        raise _NoRateError(_FROM_MEMORY)
-    return reading
+    return reading, before is None or after is None or after - before >= reading.bytes / 2
 
 
 def _device_bytes() -> int | None:

@@ -101,7 +101,7 @@ class Content:
         for panel in self.panels:
             if panel.first.cell.compute.kind is ComputeKind.NONE:
                 loading.setdefault(panel.first.dataset_key, []).append(panel)
-        return [io_table(panels) for panels in loading.values()]
+        return [io_table(panels, self.limits) for panels in loading.values()]
 
     @property
     def orders(self) -> tuple[Table, ...]:
@@ -226,7 +226,9 @@ def _section(
         tables = [panel_table(panel, limits, varying) for panel in panels(cells)]
     more = [feeding_table(part, accelerators) for part in (roofs[:1], roofs[1:]) if part]
     more += [
-        table for table in [point_table(roofs), request_table(cells, accelerators, request_price)] if table
+        table
+        for table in [point_table(roofs), request_table(cells, limits, accelerators, request_price)]
+        if table
     ]
     more += [*map(ladder_table, ladders(listed)), *rank_tables(cells)]
     more += [table for table in [order_table(cells)] if table]
@@ -245,7 +247,7 @@ def _section(
         more=tuple(more),
         plots=tuple(named),
         first=tuple(first),
-        io=tuple(io_table([panel], varying, f"{anchors[panel.cells]}-io") for panel in listed),
+        io=tuple(io_table([panel], limits, varying, f"{anchors[panel.cells]}-io") for panel in listed),
     )
 
 

@@ -38,24 +38,50 @@ def law_rates(cells: Sequence[CellSummary]) -> dict[CellSummary, float]:
     """Return images/s by the law min(n / (first byte + bytes / rate), bandwidth / bytes, server), for emulated cells.
 
     They ask for each image by itself. n is requests in flight; first byte and rate are those of one request, measured at the
-    place alone; the server's limit is the highest rate of the same store and reader at a place that emulates nothing.
+    place alone; the server's limit is the highest rate of the same store and reader at such a server that emulates nothing.
     """
-
-    def way(cell: CellSummary) -> tuple[str, ...]:
-        return cell.cell.backend.format, cell.cell.backend.codec, cell.cell.backend.reader
-
-    server: dict[tuple[str, ...], float] = {}
-    for cell in cells:
-        if not cell.cell.place.emulated:
-            server[way(cell)] = max(cell.median("samples_per_s") or 0, server.get(way(cell), 0))
+    server = _without_emulation(cells)
     rates = {}
-    for cell in cells:
-        emulated = any(cell.fact(f"place_{name}") for name in EMULATED_FACTS)
-        if emulated and _asks_singly(cell) and (alone_s := request_s(cell)):
-            line = (cell.fact("place_emulated_mb_s") or math.inf) / _megabytes(cell)
-            alone = requests_in_flight(cell) * max(1, cell.cell.workers) / alone_s
-            rates[cell] = min(alone, line, server.get(way(cell)) or math.inf)
+    for cell in filter(_has_law, cells):
+        line = (cell.fact("place_emulated_mb_s") or math.inf) / _megabytes(cell)
+        alone = requests_in_flight(cell) * max(1, cell.cell.workers) / request_s(cell)
+        rates[cell] = min(alone, line, server.get(_way(cell), math.inf))
     return rates
+
+
+def law_notes(cells: Sequence[CellSummary]) -> Iterator[str]:
+    """Yield what the law is, and of which stores nothing caps it."""
+    ruled, server = [cell for cell in cells if _has_law(cell)], _without_emulation(cells)
+    if ruled:
+        yield (
+            "By law: requests in flight over the time of one, measured apart; at most the emulated bandwidth, and the highest rate"
+            " of the same store where nothing is emulated."
+        )
+    free = dict.fromkeys(backend_label(cell.backend) for cell in ruled if _way(cell) not in server)
+    if free:
+        yield f"Nothing caps the law of {', '.join(free)}: there is no cell without emulation."
+
+
+def _without_emulation(cells: Sequence[CellSummary]) -> dict[tuple[str, ...], float]:
+    """Return the highest rate of each store and reader at each kind of server where nothing is emulated."""
+    rates: dict[tuple[str, ...], float] = {}
+    for cell in cells:
+        if not _emulates(cell) and (rate := cell.median("samples_per_s")):
+            rates[_way(cell)] = max(rate, rates.get(_way(cell), 0.0))
+    return rates
+
+
+def _way(cell: CellSummary) -> tuple[str, ...]:
+    return cell.cell.place.kind, cell.cell.backend.format, cell.cell.backend.codec, cell.cell.backend.reader
+
+
+def _emulates(cell: CellSummary) -> bool:
+    """Return whether the place of a cell emulates anything: a server that runs already says so itself."""
+    return any(cell.fact(f"place_{name}") for name in EMULATED_FACTS)
+
+
+def _has_law(cell: CellSummary) -> bool:
+    return _emulates(cell) and _asks_singly(cell) and request_s(cell) > 0
 
 
 def _megabytes(cell: CellSummary) -> float:

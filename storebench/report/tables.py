@@ -3,7 +3,7 @@
 import csv
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from storebench.accelerators import Accelerator
@@ -40,7 +40,7 @@ from storebench.report.ranks import (
     sharing_base,
     tournaments,
 )
-from storebench.report.remote import copies_pay, law_rates, needed_requests
+from storebench.report.remote import copies_pay, law_notes, law_rates, needed_requests
 from storebench.report.roofline import Curve, Point, Roofline, model_errors
 from storebench.results import COLD_SHARES
 from storebench.settings.words import CacheState
@@ -59,11 +59,11 @@ _FED_NOTE = (
     "An accelerator starves if it is busy less than 90% of its time. With workers the delivered rate is min(F, 1 / (1/G + c)),"
     " without them 1 / (1/G + 1/F + c): F is supplied, G what the accelerator takes, c the handoff per image."
 )
-_LAW_NOTE = "By law: requests in flight over the time of one, at most the bandwidth, and at most what the place gave without emulation."
 _OWN_CLIENT_NOTE = "Without p50: the library's own client makes the requests, which are not seen here."
 _SENT_NOTE = "Sent / used: bytes that the server sent during the epoch, by its own counters, over those of the samples served."
-_REQUESTS_NOTE = (
-    "Requests are read calls, pipes between processes included, and page faults that waited for the device."
+_READS_NOTE = (
+    "Device reads: all of the block device. Apart from the cells, once: read p50 and p99 are of one read of an image's bytes at"
+    " a time, past this machine's page cache; opens/s, of the store's files by 16 threads, their names in memory unless cold."
 )
 _WARMED = 0.1
 """A rate is no cold one if the resident share of the store exceeded the requested one by more."""
@@ -184,7 +184,12 @@ def rate_words(cell: CellSummary, shown: Callable[[Estimate], str] = lambda rate
     return "failed" if not cell.usable else "not steady" if cell.whole_only else "too short"
 
 
-def io_table(panels: Sequence[Panel], varying: frozenset[str] = frozenset(), anchor: str = "") -> Table:
+def io_table(
+    panels: Sequence[Panel],
+    limits: Mapping[tuple[str, str], Bottleneck],
+    varying: frozenset[str] = frozenset(),
+    anchor: str = "",
+) -> Table:
     """Return what the storage delivers to the stores of one panel, or of several of one dataset; `varying` fields are named."""
     column: type[_Column[CellSummary]] = _Column
     cells = [cell for panel in panels for cell in panel.measured]
@@ -199,13 +204,15 @@ def io_table(panels: Sequence[Panel], varying: frozenset[str] = frozenset(), anc
     def median(name: str, factor: float = 1.0) -> Callable[[CellSummary], float | None]:
         return lambda cell: None if (value := cell.median(name)) is None else value * factor
 
-    def device_bytes_per_s(cell: CellSummary) -> float | None:
-        read, took = cell.median("device_read_bytes"), cell.median("epoch_s")
-        return read / took if read is not None and took else None
+    def over(name: str, divisor: str, factor: float = 1.0) -> Callable[[CellSummary], float | None]:
+        def ratio(cell: CellSummary) -> float | None:
+            value, by = cell.median(name), cell.median(divisor)
+            return value * factor / by if value is not None and by else None
 
-    def request_bytes(cell: CellSummary) -> float | None:
-        read, requests = device_bytes_per_s(cell), cell.requests_per_s
-        return read / requests if read is not None and requests else None
+        return ratio
+
+    def single(name: str) -> Callable[[CellSummary], float | None]:
+        return lambda cell: (cell.fact("single_requests") or {}).get(name)
 
     columns = [
         column("store", "", store),
@@ -213,18 +220,34 @@ def io_table(panels: Sequence[Panel], varying: frozenset[str] = frozenset(), anc
         column("", "backend", lambda c: c.backend),
         column("samples, MiB/s", "", median("payload_bytes_per_s", 2.0**-20)),
         column("", "payload_bytes_per_s", median("payload_bytes_per_s")),
-        column("requests/s", "requests_per_s", lambda c: c.requests_per_s),
-        column("amplification", "read_amplification", median("read_amplification")),
-        column("wait p50", "data_wait_p50_s", median("data_wait_p50_ns", 1e-9), duration),
-        column("wait p99", "data_wait_p99_s", median("data_wait_p99_ns", 1e-9), duration),
-        column("device, MiB/s", "", lambda c: (rate := device_bytes_per_s(c)) and rate * 2.0**-20),
+        column("limited by", "bottleneck", lambda c: limits[c.key].bound if c.key in limits else None),
+        column("device, MiB/s", "", over("device_read_bytes", "epoch_s", 2.0**-20)),
         column("", "device_read_bytes", median("device_read_bytes")),
-        column("device bytes per request", "request_bytes", request_bytes, size),
+        column("device reads/s", "device_reads_per_s", over("block_device_reads", "epoch_s")),
+        column("bytes each", "request_bytes", over("block_device_read_bytes", "block_device_reads"), size),
+        column("read p50", "read_1_p50_s", single("read_1_p50_s"), duration),
+        column("read p99", "read_1_p99_s", single("read_1_p99_s"), duration),
+        column("", "read_16_p50_s", single("read_16_p50_s")),
+        column("", "read_16_p99_s", single("read_16_p99_s")),
+        column("", "open_1_per_s", single("open_1_per_s")),
+        column("opens/s", "open_16_per_s", single("open_16_per_s")),
+        column("cold opens/s", "open_16_cold_per_s", single("open_16_cold_per_s")),
+        column("amplification", "read_amplification", median("read_amplification")),
+        column("", "requests_per_s", lambda c: c.requests_per_s),
+        column("", "data_wait_p50_s", median("data_wait_p50_ns", 1e-9)),
+        column("", "data_wait_p99_s", median("data_wait_p99_ns", 1e-9)),
         *_identity(lambda c: c),
     ]
+    # What nothing is known of stays in the file, whose columns are those of all such tables.
+    columns = [one if any(map(one.shown, cells)) else replace(one, head="") for one in columns]
     caption = f"{common_setting(cells)}. What the storage delivers"
     marks = tuple(map(mark, cells))
-    return _table("io", caption, columns, cells, anchor=anchor, marks=marks, notes=(_REQUESTS_NOTE,))
+    return _table("io", caption, columns, cells, anchor=anchor, marks=marks, notes=(_READS_NOTE,))
+
+
+def limit_words(limit: Bottleneck | None) -> str:
+    """Return what limits a cell, with its share of the time; "" if it is not known."""
+    return f"{limit.bound} {percent(limit.share)}" if limit else ""
 
 
 def order_table(cells: Sequence[CellSummary]) -> Table | None:
@@ -246,7 +269,10 @@ def order_table(cells: Sequence[CellSummary]) -> Table | None:
 
 
 def request_table(
-    cells: Sequence[CellSummary], accelerators: Sequence[Accelerator], price: float | None
+    cells: Sequence[CellSummary],
+    limits: Mapping[tuple[str, str], Bottleneck],
+    accelerators: Sequence[Accelerator],
+    price: float | None,
 ) -> Table | None:
     """Return what servers answered, beside what the requests in flight should give; None without such cells.
 
@@ -290,6 +316,7 @@ def request_table(
         column("images/s", "samples_per_s", lambda c: c.median("samples_per_s")),
         *([] if price is None else [column("price of 10^6 images", "million_images_price", images_price)]),
         column("by law", "law_samples_per_s", law.get),
+        column("limited by", "bottleneck", lambda c: limit_words(limits.get(c.key))),
         column("first byte", "first_byte_ms", lambda c: c.fact("place_first_byte_ms"), _milliseconds_of),
         column("p50", "request_p50_ms", lambda c: c.median("remote_p50_ms"), _milliseconds_of),
         column("p99", "request_p99_ms", lambda c: c.median("remote_p99_ms"), _milliseconds_of),
@@ -304,7 +331,7 @@ def request_table(
     marks = tuple(map(mark, asked))
     seen = [] if all(cell.median("remote_count") for cell in asked) else [_OWN_CLIENT_NOTE]
     counted = [_SENT_NOTE] if any(map(sent_over_used, asked)) else []
-    notes = (*needed_requests(asked, accelerators), *copies_pay(cells), _LAW_NOTE, *seen, *counted)
+    notes = (*needed_requests(asked, accelerators), *copies_pay(cells), *law_notes(asked), *seen, *counted)
     return _table("requests", caption, columns, asked, marks=marks, notes=notes)
 
 
@@ -354,7 +381,7 @@ def _panel_columns(setting: str, base: str, *, limited: bool, inflated: bool) ->
         column(
             "bottleneck",
             "bottleneck",
-            lambda i: f"{i.limit.bound} {percent(i.limit.share)}" if i.limit else "",
+            lambda i: limit_words(i.limit),
         ),
         column(
             "CPU per sample", "cpu_s_per_sample", lambda i: i.cell.median("whole_cpu_s_per_sample"), duration

@@ -37,7 +37,7 @@ def text(table: Table, width: int) -> str:
         block = [0, *range(start, end)]
         made = _block([columns[n] for n in block], [least[n] for n in block], width)
         if start > 1 and len(lines) + len(made) > _MOST_LINES:
-            lines.append(f"The page has {len(columns) - start} more columns.")
+            lines.append(f"The page has more columns: {', '.join(head for head, _ in columns[start:])}.")
             break
         lines += ["", *made] if start > 1 else made
         start = end

@@ -185,7 +185,7 @@ class Place(_Text):
         if wrong or (found is None and text != "local" and not text.startswith("/")):
             raise ValueError(
                 "place is 'local', a folder from /, s3:http://HOST:PORT/BUCKET, nfs:HOST/PATH, or s3:here, nfs:here, ssh:here and "
-                f"weed:here with what they emulate (s3:here?first-byte-ms=20), not {text!r}"
+                f"weed:here with what they emulate, joined by '&' (s3:here?first-byte-ms=20&mb-s=50), not {text!r}"
             )
         return place
 

@@ -1,9 +1,7 @@
 """Measure the ceilings of a cell: the rates of memory and of the device."""
 
-import dataclasses
-
 from storebench.codecs import any_size
-from storebench.probes.rates import device_rates_once, gather_rate_once
+from storebench.probes.rates import device_rates_once, gather_rate_once, opens_once
 from storebench.results import Ceilings
 from storebench.runs.records import PROBES_DIR
 from storebench.settings.words import ComputeKind
@@ -53,10 +51,17 @@ def measure_ceilings(setup: Setup) -> Ceilings:
         limit_s=DEVICE_S,
         scratch=(setup.job.store if image is None else image).parent,
     )
+    opens = opens_once(
+        setup.pages.data_files,
+        kept=setup.job.run / PROBES_DIR / "opens.json",
+        name=f"{setup.job.store.parent.name}/{setup.job.store.name} at {cell.place}, replicate {replicate - replicate % DEVICE_ROUNDS}",
+        cold=setup.job.drop_caches,
+    )
+    rates = vars(device) | {"single_requests": device.single_requests | opens}
     return Ceilings(
         gather_samples_per_s=gather.samples_per_s,
         copy_ceiling_samples_per_s=gather.copy_ceiling_samples_per_s,
         copy_method=gather.copy_method,
         memory_bytes_per_s=gather.memory_bytes_per_s,
-        **dataclasses.asdict(device),
+        **rates,
     )

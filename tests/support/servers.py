@@ -11,7 +11,7 @@ from pathlib import Path
 def missing(kind: str) -> str:
     """Return why a kind of server cannot be tried here, "" if it can."""
     if kind in ("ssh", "weed") and not (
-        os.access("/dev/fuse", os.R_OK | os.W_OK) and shutil.which("fusermount3")
+        os.access("/dev/fuse", os.R_OK | os.W_OK) and (not os.geteuid() or shutil.which("fusermount3"))
     ):
         return "needs FUSE"
     if kind == "ssh":

@@ -4,6 +4,7 @@ import contextlib
 import importlib.util
 import json
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -21,6 +22,8 @@ import pytest
 from storebench.errors import CellFailedError, MissingDependencyError, StorebenchError
 from storebench.formats.registry import get_format
 from storebench.manifest import Manifest
+from storebench.settings.words import MOUNTED
+from storebench.system.scratch import sweep
 from storebench.testing.stores import SmallStore, build_small_store
 from tests.support.harness_tools import wait_for
 from tests.support.servers import missing
@@ -63,9 +66,9 @@ def place_up(kind: str, wait_ms: int) -> Iterator[tuple[subprocess.Popen[str], d
     command = [sys.executable, "-m", "storebench", "place", "up", kind, "--json"]
     command += [WAIT[kind], str(wait_ms)] if wait_ms else []
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    lines: list[str] = []
     try:
         assert process.stdout is not None
-        lines: list[str] = []
         while (line := process.stdout.readline()) and line != "}\n":
             lines.append(line)
         yield process, json.loads("".join([*lines, "}"]))
@@ -73,6 +76,11 @@ def place_up(kind: str, wait_ms: int) -> Iterator[tuple[subprocess.Popen[str], d
         process.send_signal(signal.SIGINT)
         process.wait()
         process.stdout.close()
+    assert f" {printed_place(lines)} " not in Path("/proc/self/mounts").read_text()
+
+
+def printed_place(lines: list[str]) -> str:
+    return str(json.loads("".join([*lines, "}"]))["place"])
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -241,6 +249,7 @@ def test_a_librarys_own_client_is_counted_at_the_server(cli: Cli, tmp_path: Path
         (("png:objects", "--place", "ssh:here"), "asks a server"),
         (("png", "--place", "/dev/shm", "--cache", "cold"), "no cell can be cold here: tmpfs"),
         (("png:objects", "--place", "nfs:host"), "place is"),
+        (("png:objects", "--place", "s3:here?first-byte-ms=2,mb-s=2"), "joined by '&'"),
         (("png:objects", "--place", "s3:here", "--cache", "cold"), "no page cache"),
         pytest.param(("parquet", "--place", "nfs:host/x"), "from nfs:host/x", marks=needs("pyarrow")),
         pytest.param(("litdata", "--place", "s3:here"), "refuses plain HTTP", marks=needs("litdata")),
@@ -362,7 +371,60 @@ def test_nothing_is_left_of_a_server_that_was_killed(kind: str) -> None:
         assert not [
             child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE
         ]
+        if kind in MOUNTED and shutil.which("fusermount3") is None:
+            sweep()  # SeaweedFS cannot unmount without it, but the next start does
         wait_for(lambda: printed["place"] not in Path("/proc/self/mounts").read_text(), 30)
+
+
+@pytest.mark.skipif(bool(missing("s3")), reason=missing("s3") or "-")
+def test_what_runs_put_into_a_bucket_is_said_and_can_be_removed_without_anything_else(cli: Cli) -> None:
+    from storebench.places.clients import storage_of
+    from storebench.places.copying import ABOUT
+
+    with place_up("s3", 0) as (_, printed):
+        place = printed["place"]
+        bucket = storage_of(address(place))
+        cli("place", "clean", place)  # what was put there when the server started
+        run = cli("run", "png:objects", "npy:ranges", *MNIST, "--place", place, "--out", "first")
+        assert run.returncode == 0, run.stderr
+        put = {key for key in bucket.sizes("") if key != ABOUT}
+        [folder] = {key.partition("/")[0] for key in put if not key.startswith(".")}
+        mine = {f"{folder}/mine", f"{folder}/files+png/mine", ".storebench-probe/mine", "mine"}
+        for key in mine:
+            bucket.put(key, b"mine")
+        told = re.findall(r": (\d+) objects, .*'storebench place clean", run.stderr)
+        assert sum(map(int, told)) == len([key for key in put if key.startswith(folder)])
+        key = next(key for key in put if key.endswith(".png"))
+        bucket.delete(key)  # as if a copy had been interrupted
+        bucket.delete(f"{folder}/files+png/manifest.json")
+        done = cli("place", "clean", place, "--json")
+        assert (done.returncode, json.loads(done.stdout)["removed"]) == (0, len(put) - 2), done.stderr
+        assert set(bucket.sizes("")) == {*mine, ABOUT}
+        assert json.loads(cli("place", "clean", place, "--json").stdout)["removed"] == 0
+
+
+@pytest.mark.parametrize(
+    ("place", "said", "code"),
+    [
+        ("/tmp", "rm -r", 2),
+        ("s3:here", "has an address", 2),
+        ("s3:nowhere", "place is", 2),
+        pytest.param("s3:http://127.0.0.1:1/b", "nothing listens", 5, marks=needs("obstore")),
+    ],
+)
+def test_what_cannot_be_cleaned_is_one_line(place: str, said: str, code: int, cli: Cli) -> None:
+    done = cli("place", "clean", place)
+    assert done.returncode == code
+    [line] = done.stderr.splitlines()
+    assert said in line
+
+
+@pytest.mark.parametrize("kind", [*KINDS, *MOUNTS])
+def test_a_place_whose_server_has_died_ends(kind: str) -> None:
+    with place_up(kind, 0) as (server, _):
+        for child in psutil.Process(server.pid).children():
+            child.kill()
+        assert server.wait(60) == 5
 
 
 FIVE = ("png", "hdf5", "memory", "leveldb", "lmdb", "lmdb:direct")
@@ -415,39 +477,81 @@ def test_cache_states_are_tried_before_they_are_believed(keeps: bool, cli: Cli, 
             assert "no cell can be warm here: fuse.sshfs" in done.stderr.splitlines()[-1]
 
 
-def test_every_answer_under_way_takes_the_round_trip() -> None:
-    """Requests follow each other before the first is answered, as those of sshfs do."""
-    round_trip_s, between_s, count = 0.05, 0.003, 40
+@contextlib.contextmanager
+def proxied(**emulated: float) -> Iterator[tuple[socket.socket, tuple[str, int]]]:
+    """Run the proxy of a place, and return the socket of the server behind it, and the address of the proxy."""
     with socket.create_server(("127.0.0.1", 0)) as upstream, socket.create_server(("127.0.0.1", 0)) as front:
         command = [sys.executable, "-m", "storebench.places.first_byte"]
         command += [f"--upstream={upstream.getsockname()[1]}", f"--socket={front.fileno()}"]
-        command += [f"--round-trip-ms={1000 * round_trip_s}"]
+        command += [f"--{name.replace('_', '-')}={value}" for name, value in emulated.items()]
         with subprocess.Popen(command, pass_fds=[front.fileno()]) as proxy:
-            client = socket.create_connection(front.getsockname())
-            server, _ = upstream.accept()
-            asked: list[float] = []
-
-            def ask() -> None:
-                for number in range(count):
-                    asked.append(time.monotonic())
-                    client.sendall(bytes([number]))
-                    time.sleep(between_s)
-
-            def answer() -> None:
-                for _ in range(count):
-                    server.sendall(server.recv(1))
-
-            threads = [threading.Thread(target=one) for one in (ask, answer)]
-            for one in threads:
-                one.start()
-            took = [(client.recv(1), time.monotonic())[1] - asked[number] for number in range(count)]
-            for one in threads:
-                one.join()
-            client.close()
-            server.close()
+            yield upstream, front.getsockname()
             proxy.kill()
+
+
+def test_every_answer_under_way_takes_the_round_trip() -> None:
+    """Requests follow each other before the first is answered, as those of sshfs do."""
+    round_trip_s, between_s, count = 0.05, 0.003, 40
+    with proxied(round_trip_ms=1000 * round_trip_s) as (upstream, front):
+        client = socket.create_connection(front)
+        server, _ = upstream.accept()
+        asked: list[float] = []
+
+        def ask() -> None:
+            for number in range(count):
+                asked.append(time.monotonic())
+                client.sendall(bytes([number]))
+                time.sleep(between_s)
+
+        def answer() -> None:
+            for _ in range(count):
+                server.sendall(server.recv(1))
+
+        threads = [threading.Thread(target=one) for one in (ask, answer)]
+        for one in threads:
+            one.start()
+        took = [(client.recv(1), time.monotonic())[1] - asked[number] for number in range(count)]
+        for one in threads:
+            one.join()
+        client.close()
+        server.close()
     assert min(took) >= round_trip_s
     assert sorted(took)[count // 2] < 2 * round_trip_s
+
+
+def test_all_connections_share_the_bandwidth() -> None:
+    size, connections, mb_s = 1_000_000, 3, 5
+    with proxied(mb_s=mb_s) as (upstream, front), contextlib.ExitStack() as opened:
+        pairs = []
+        for _ in range(connections):
+            client = opened.enter_context(socket.create_connection(front))
+            pairs.append((client, opened.enter_context(upstream.accept()[0])))
+        begun = time.monotonic()
+        senders = [threading.Thread(target=server.sendall, args=(bytes(size),)) for _, server in pairs]
+        readers = [
+            threading.Thread(target=client.recv, args=(size, socket.MSG_WAITALL)) for client, _ in pairs
+        ]
+        for thread in (*senders, *readers):
+            thread.start()
+        for thread in (*senders, *readers):
+            thread.join()
+    assert time.monotonic() - begun >= 0.9 * connections * size / (mb_s * 1e6)
+
+
+def test_the_first_byte_counts_from_the_begin_of_a_request_that_arrives_in_parts() -> None:
+    first_byte_s, pause_s = 0.8, 0.6
+    with proxied(first_byte_ms=1000 * first_byte_s) as (upstream, front), contextlib.ExitStack() as opened:
+        client = opened.enter_context(socket.create_connection(front))
+        server = opened.enter_context(upstream.accept()[0])
+        begun = time.monotonic()
+        client.sendall(b"a")
+        time.sleep(pause_s)
+        client.sendall(b"b")
+        server.recv(2, socket.MSG_WAITALL)
+        server.sendall(b"c")
+        client.recv(1)
+        took = time.monotonic() - begun
+    assert first_byte_s <= took < first_byte_s + 0.8 * pause_s
 
 
 def test_a_folder_is_a_place(cli: Cli, tmp_path: Path) -> None:

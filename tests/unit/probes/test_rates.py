@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import tempfile
 import time
 from pathlib import Path
 
@@ -11,9 +12,12 @@ import pytest
 
 from storebench.probes import page_cache
 from storebench.probes.rates import (
+    DEPTHS,
     KEYS,
+    LARGE_BYTES,
     STEADY_MOST,
     WAYS,
+    Delivered,
     DeviceRates,
     GatherRate,
     device_rates,
@@ -22,7 +26,10 @@ from storebench.probes.rates import (
     gather_rate_once,
     loops,
     opened_direct,
+    opens,
+    opens_once,
     read_direct,
+    single_reads,
     spread,
 )
 from tests.support.disks import FILE_BYTES, disk_number, run_in, throttled
@@ -44,6 +51,52 @@ def test_the_device_is_read_at_random_and_in_a_row_within_the_time(big_file: Pat
     assert rates.device_random_1_bytes_per_s < rates.device_sequential_bytes_per_s, "4 KiB against 4 MiB"
     assert "one read at a time, threads" in rates.device_method
     assert big_file.name in rates.device_method
+    single = rates.single_requests
+    assert single.keys() == {f"read_{depth}_{p}_s" for depth in DEPTHS for p in ("p50", "p99")}
+    for depth in DEPTHS:
+        assert 0 < single[f"read_{depth}_p50_s"] <= single[f"read_{depth}_p99_s"] < LIMIT_S + 1
+
+
+def test_times_of_single_reads_are_those_of_the_slow_ones_too() -> None:
+    waits = [0.001] * 90 + [0.1] * 10
+    found = single_reads(4, Delivered(bytes=1, seconds=1, waits_s=waits))
+    assert found == pytest.approx({"read_4_p50_s": 0.001, "read_4_p99_s": 0.1})
+
+
+def test_a_file_system_without_a_device_has_times_of_reads_but_no_rate() -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        path = Path(folder, "file")
+        path.write_bytes(bytes(LARGE_BYTES))
+        found = device_rates([path], 4096, limit_s=0.02)
+    if "do not work" in str(found.reasons):
+        pytest.skip("tmpfs refuses O_DIRECT here")
+    assert found.device_random_1_bytes_per_s is None
+    assert found.reasons.keys() == set(KEYS)
+    assert found.single_requests["read_1_p50_s"] > 0
+
+
+def test_files_are_opened_so_many_per_second(tmp_path: Path) -> None:
+    for number in range(150):
+        (tmp_path / str(number)).touch()
+    files, kept = sorted(tmp_path.iterdir()), tmp_path / "probes" / "opens.json"
+    rates = opens_once(files, kept=kept, name="store", cold=False)
+    assert rates.keys() == {"open_1_per_s", "open_16_per_s"}
+    assert all(100 < rate < 1e7 for rate in rates.values())
+    assert opens_once(files, kept=kept, name="store", cold=False) == rates
+    assert opens_once(files, kept=kept, name="other", cold=False) != rates
+    assert not opens_once(files[:99], kept=kept, name="few", cold=False)
+
+
+@pytest.mark.quiet
+@pytest.mark.root
+def test_names_that_were_dropped_are_opened_more_slowly(big_file: Path, root: None) -> None:
+    folder = big_file.parent / "names"
+    folder.mkdir()
+    for number in range(1000):
+        (folder / str(number)).touch()
+    os.sync()
+    rates = opens(sorted(folder.iterdir()), cold=True)
+    assert rates["open_1_cold_per_s"] < rates["open_1_per_s"]
 
 
 def test_each_request_is_read_once_unless_there_is_a_time_limit(big_file: Path) -> None:
