@@ -217,7 +217,7 @@ def run(
                 work["model"] = NO_MODEL
             if work.get("model") == NO_MODEL and "compute" not in given:
                 work["compute"] = [str(ComputeKind.NONE)]
-            rule = {"name": "run", "replicates": replicates, **settings}
+            rule = {"name": "run", "replicates": replicates, "repeat_disturbed": True, **settings}
             # Before libraries are imported, so that wrong settings are refused at once.
             scenario = make_scenario({**rule, "matrix": [matrix | work | {"backends": backends}]})
         else:
@@ -355,6 +355,7 @@ def finish(
     """Print what a finished run says, and end with the exit code of its records."""
     from storebench.first_run.choice import NAME
     from storebench.runs.folder import Run
+    from storebench.runs.replicates import failures, unsound
 
     scenario = Run.read(folder).scenario
     if as_json:
@@ -368,12 +369,12 @@ def finish(
     say(
         f"{folder}: {number_of(len(records), 'record')}; 'storebench report {shlex.quote(str(folder))} --out report' draws them"
     )
-    failed = [record for record in records if record.failed]
+    failed = failures(records)
     if not records:
         raise errors.IntegrityError("nothing was measured", hint="Name at least one backend.")
     if failed:
         raise errors.CellFailedError(
-            f"{len(failed)} of {number_of(len(records), 'record')} failed; the first: {failed[0].failure}",
+            f"{len(failed)} of {number_of(len(records), 'record')} failed; the first: {failed[0].failure or unsound(failed[:1])}",
             where=failed[0].cell.backend.name,
             hint=hint,
         )

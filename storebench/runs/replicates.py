@@ -1,5 +1,6 @@
 """Which replicates count: those that were measured in the state that their cell asks for."""
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 
 from storebench.probes.cgroup import LIMIT_HEADROOM
@@ -27,9 +28,32 @@ def enough(sound: int, measured: int) -> bool:
     return sound >= min(FEWEST_SOUND, measured)
 
 
+def failures(records: Sequence[Record]) -> list[Record]:
+    """Return the records that failed, and those that did not hold their state in a cell that has no rate for it."""
+    replicates: dict[str, dict[int, list[Record]]] = {}
+    for record in records:
+        replicates.setdefault(record.cell.cell_id, {}).setdefault(record.replicate, []).append(record)
+    without_rate = {
+        cell_id
+        for cell_id, of in replicates.items()
+        if not enough(sum(not unsound(epochs) for epochs in of.values()), len(of))
+    }
+    return [
+        record
+        for record in records
+        if (record.cell.cell_id in without_rate if unsound([record]) else record.failed)
+    ]
+
+
 def unsound(records: Sequence[Record]) -> str:
     """Return why a replicate with these epochs does not count, because its state did not hold; "" if it counts."""
     return next((message for record in records for _, message in shortcomings(record)), "")
+
+
+def mostly_disturbed(replicates: Sequence[Sequence[Record]]) -> bool:
+    """Return whether other work disturbed at least half of some replicates, so that it would again."""
+    conditions = [records[0].conditions for records in replicates]
+    return 2 * sum(bool(each and each.disturbed) for each in conditions) >= len(conditions)
 
 
 def wants_repeat(records: Sequence[Record], *, is_busy: bool) -> bool:
@@ -42,11 +66,19 @@ def wants_repeat(records: Sequence[Record], *, is_busy: bool) -> bool:
     return bool(conditions.disturbed) and not is_busy and not any(record.failed for record in records)
 
 
-def badness(records: Sequence[Record]) -> tuple[bool, bool, bool]:
-    """Return a key that sorts the attempts at a replicate, the soundest first."""
+def badness(records: Sequence[Record]) -> int:
+    """Return a number that is larger the less sound an attempt at a replicate is."""
     conditions = records[0].conditions
-    failed = any(record.failed for record in records)
-    return failed, bool(unsound(records)), bool(conditions and conditions.disturbed)
+    if any(record.failed for record in records):
+        return 3
+    return 2 if unsound(records) else int(bool(conditions and conditions.disturbed))
+
+
+def counted(record: Record, attempt: int) -> Record:
+    """Return a record with the number of attempts so far."""
+    if record.conditions is None:
+        return record
+    return dataclasses.replace(record, conditions=dataclasses.replace(record.conditions, attempt=attempt))
 
 
 def shortcomings(record: Record) -> Iterator[tuple[str, str]]:
@@ -63,7 +95,7 @@ def shortcomings(record: Record) -> Iterator[tuple[str, str]]:
         return
     yield from _read(record)
     if cache is not None and cache.applies_to != "open" and cache.verdict is CacheVerdict.VERIFIED:
-        yield from _above_limit(record) if record.cell.cache == CacheState.LIMITED else _resident(record)
+        yield from above_limit(record) if record.cell.cache == CacheState.LIMITED else _resident(record)
 
 
 def _read(record: Record) -> Iterator[tuple[str, str]]:
@@ -101,7 +133,7 @@ def _resident(record: Record) -> Iterator[tuple[str, str]]:
         yield "resident_frac_after", f"called warm, but {after:.1%} was resident after the epoch"
 
 
-def _above_limit(record: Record) -> Iterator[tuple[str, str]]:
+def above_limit(record: Record) -> Iterator[tuple[str, str]]:
     """Find a limited page cache that held more of the store than its limit."""
     cache, limit = record.cache, record.cell.memory_bytes
     assert cache is not None

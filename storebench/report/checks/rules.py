@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from storebench.matrix import MODEL_CROPS
 from storebench.report.checks.findings import Finding, Rule, agree, finding
 from storebench.results import CacheVerdict, Record
-from storebench.runs.replicates import shortcomings, wrong_limit
+from storebench.runs.replicates import above_limit, shortcomings, wrong_limit
 from storebench.settings.words import CacheState, ComputeKind, Fill, Share, TrainerData
 from storebench.training.step_table import PREFETCHED_MOST_FRAC
 from storebench.units import format_bytes, number_of
@@ -161,7 +161,12 @@ def _cache(record: Record) -> Iterator[Finding]:
         asked = "nothing" if cell.memory_bytes is None else format_bytes(cell.memory_bytes)
         message = f"called limited to {asked}, but {forced} was in force"
         yield finding(Rule.CACHE, record, "cache.limit_bytes", message)
-    if cache.verdict is not CacheVerdict.VERIFIED or cache.applies_to == "open":
+    if cache.applies_to == "open":
+        return
+    if cache.verdict is not CacheVerdict.VERIFIED:
+        # Pages that were counted, although nothing could count them.
+        for figure, message in above_limit(record) if cell.cache == CacheState.LIMITED else ():
+            yield finding(Rule.CACHE, record, figure, message)
         return
     if cache.resident_frac_before is None:
         yield finding(Rule.CACHE, record, "resident_frac_before", "called verified, but nothing was counted")
