@@ -253,9 +253,6 @@ OTHERS_MOST_FRAC = 0.20
 """Share of its cores that other work may take while a replicate runs; above it, the replicate was disturbed. Threads of
 the kernel that read and reclaim pages on behalf of a cell count as other work too, and stay below it."""
 
-MOST_ATTEMPTS = 2
-"""A disturbed replicate is repeated once. The second attempt counts, whatever the machine did."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class PlaceFacts:
@@ -331,8 +328,8 @@ class Conditions:
     clock_throttles: int | None = None  # How often CPUs lowered their clock because of heat or power.
     disturbed: str = ""  # Why the replicate counts as disturbed; "" if it does not.
     attempt: int = 1
-    """1, or 2 if the first attempt was disturbed and the scenario repeats such replicates. The record of the first is
-    then in `superseded.jsonl`."""
+    """How often the replicate was measured: again, at most twice, if it was disturbed or did not hold its state. The
+    soundest attempt stands; the others are in `superseded.jsonl`."""
 
     @property
     def others_frac(self) -> float | None:
@@ -340,11 +337,6 @@ class Conditions:
         if self.others_cpu_s is None or self.wall_s <= 0 or self.cores < 1:
             return None
         return (self.others_cpu_s + (self.steal_s or 0.0)) / (self.wall_s * (self.cpus or self.cores))
-
-    @property
-    def repeats(self) -> bool:
-        """Whether the rule asks for another attempt."""
-        return bool(self.disturbed) and self.attempt < MOST_ATTEMPTS
 
 
 def disturbance(conditions: Conditions) -> str:
@@ -732,6 +724,9 @@ def ran_out_of_time(failure: str) -> bool:
 
 SCHEMA_VERSION = 2
 
+_RATES = ("samples_per_s", "payload_bytes_per_s", "data_wait_frac", "accelerator_util_frac")
+"""Rates and shares of an epoch, which a record that failed does not have."""
+
 
 class Status(enum.StrEnum):
     """Whether a record may be used."""
@@ -767,14 +762,16 @@ class Record:
     timed_samples: int = 0  # Samples of the timed steps.
     timed_steps: int = 0
     timed_s: float = 0.0  # Wall time from the first timed step to the last.
-    samples_per_s: float = 0.0  # `timed_samples` over `timed_s`.
+    samples_per_s: float | None = (
+        0.0  # `timed_samples` over `timed_s`; null in a record that failed, as all rates and shares.
+    )
     payload_bytes: int = 0
-    payload_bytes_per_s: float = 0.0  # Payload bytes over wall time.
+    payload_bytes_per_s: float | None = 0.0  # Payload bytes over wall time.
     data_wait_s: float = 0.0  # Sum of the waits for data.
     h2d_s: float = 0.0  # Sum of the copies to the device.
     compute_s: float = 0.0  # Sum of forward, backward and optimizer.
     overhead_s: float = 0.0  # The rest of `timed_s` that waits, copies and compute leave.
-    data_wait_frac: float = 0.0  # `data_wait_s` over the sum of waits, copies and compute.
+    data_wait_frac: float | None = 0.0  # `data_wait_s` over the sum of waits, copies and compute.
     accelerator_util_frac: float | None = None
     """`compute_s` over `timed_s`; `au_kind` says whether the compute was "real" or "emulated"."""
     au_kind: ComputeKind = ComputeKind.NONE
@@ -814,6 +811,11 @@ class Record:
     requests: RequestFacts | None = None  # To a server, as this client saw them; null where it made none.
     served: ServedFacts | None = None  # null where no server counted.
     place: PlaceFacts | None = None  # The place that the cell names; null for the folder of the stores.
+
+    def __post_init__(self) -> None:
+        # Older records have rates of 0 there.
+        for name in _RATES if self.failed else ():
+            object.__setattr__(self, name, None)
 
     @property
     def failed(self) -> bool:

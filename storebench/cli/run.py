@@ -75,7 +75,13 @@ def chosen_run(
 
     say(f"looking at the images of {asked['dataset']}")
     first = choose(look_at(valid.matrix[0].data, stores, progress), machine_for(stores), matrix, rounds)
-    return first, make_scenario(without_missing_libraries(first.scenario | dict(settings), say))
+    # A matrix of which no library is installed is left out, unlike one that was asked for.
+    chosen = [each | {"optional": True} for each in first.scenario["matrix"]]
+    present = without_missing_libraries({**first.scenario, "matrix": chosen} | dict(settings), say)
+    scenario = make_scenario(present)
+    if len({cell.backend.format for cell in scenario.cells()}) == 1:
+        say("no store is left to compare with: install one of these libraries")
+    return first, scenario
 
 
 def _print_advice(folder: Path, stores: Path | None, named: Sequence[Accelerator]) -> None:
@@ -195,7 +201,8 @@ def run(
         if resume:
             _refuse_beside_resume(given, out)
             records = _continued(folder, place, drop_caches=drop_caches)
-            finish(folder, records, as_json=as_json, stores=stores, named=named)
+            kept = None if place == stores_dir() else place
+            finish(folder, records, as_json=as_json, stores=kept, named=named)
             return
         refuse_places(backends or ())
         samples = {
@@ -217,7 +224,7 @@ def run(
                 work["model"] = NO_MODEL
             if work.get("model") == NO_MODEL and "compute" not in given:
                 work["compute"] = [str(ComputeKind.NONE)]
-            rule = {"name": "run", "replicates": replicates, **settings}
+            rule = {"name": "run", "replicates": replicates, "repeat_disturbed": True, **settings}
             # Before libraries are imported, so that wrong settings are refused at once.
             scenario = make_scenario({**rule, "matrix": [matrix | work | {"backends": backends}]})
         else:
@@ -355,6 +362,7 @@ def finish(
     """Print what a finished run says, and end with the exit code of its records."""
     from storebench.first_run.choice import NAME
     from storebench.runs.folder import Run
+    from storebench.runs.replicates import failures, unsound
 
     scenario = Run.read(folder).scenario
     if as_json:
@@ -368,12 +376,12 @@ def finish(
     say(
         f"{folder}: {number_of(len(records), 'record')}; 'storebench report {shlex.quote(str(folder))} --out report' draws them"
     )
-    failed = [record for record in records if record.failed]
+    failed = failures(records)
     if not records:
         raise errors.IntegrityError("nothing was measured", hint="Name at least one backend.")
     if failed:
         raise errors.CellFailedError(
-            f"{len(failed)} of {number_of(len(records), 'record')} failed; the first: {failed[0].failure}",
+            f"{len(failed)} of {number_of(len(records), 'record')} failed; the first: {failed[0].failure or unsound(failed[:1])}",
             where=failed[0].cell.backend.name,
             hint=hint,
         )

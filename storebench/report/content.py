@@ -17,7 +17,7 @@ from storebench.report.checks.findings import Finding
 from storebench.report.checks.records import Sourced, cells_of
 from storebench.report.codecs import FEWEST, Coded, coded
 from storebench.report.explorer import matrix
-from storebench.report.labels import backend_label, caveats, dataset_label, dataset_slug
+from storebench.report.labels import backend_label, caveats, dataset_label, dataset_slug, not_held
 from storebench.report.ladder import ladders
 from storebench.report.panels import Panel, ordered, panels
 from storebench.report.plots import codecs, roofline, scaling, step_time, throughput, waits
@@ -138,7 +138,7 @@ def content_of(
     accelerators: Sequence[Accelerator] = (),
     request_price: float | None = None,
 ) -> Content:
-    """Return the content of a report of some records; the first finding about a cell marks it as invalid.
+    """Return the content of a report of some records; the first finding that questions a cell marks it as invalid.
 
     `request_price` is the price of a million requests to a server.
     """
@@ -185,7 +185,12 @@ def content_of(
         limits=limits,
         findings=tuple(findings),
         incomplete=tuple(incomplete(records)),
-        caveats=(*filter(None, (disturbed(cells),)), *_caveats(groups.values()), *_left_out(records)),
+        caveats=(
+            *filter(None, (disturbed(cells),)),
+            *not_held(cells),
+            *_caveats(groups.values()),
+            *_left_out(records),
+        ),
         environments=tuple(machines.values()),
         accelerators=tuple(accelerators),
     )

@@ -81,17 +81,19 @@ def validated(results: RunFolders, *, allow_invalid: bool) -> tuple[list[Sourced
     if not records and (allow_invalid or not findings):
         raise nothing_to_read(results)
     findings = [*findings, *validate_records(records)]
-    if findings and not allow_invalid:
+    wrong = [finding for finding in findings if not finding.of_replicate]
+    if wrong and not allow_invalid:
         raise IntegrityError(
-            f"{number_of(len(findings), 'finding')}, the first: {findings[0]}",
+            f"{number_of(len(wrong), 'finding')}, the first: {wrong[0]}",
             hint="See 'storebench validate', or pass --allow-invalid to have them marked.",
         )
     return records, findings
 
 
 def cells_of(records: Sequence[Sourced], findings: Sequence[Finding] = ()) -> list[CellSummary]:
-    """Return the summaries of some records; the first finding about a cell marks it as invalid."""
-    invalid = {one.cell_id: f"{one.figure}: {one.message}" for one in reversed(findings) if one.cell_id}
+    """Return the summaries of some records; the first finding that questions a cell marks it as invalid."""
+    of_cells = [finding for finding in reversed(findings) if finding.cell_id and not finding.of_replicate]
+    invalid = {finding.cell_id: f"{finding.figure}: {finding.message}" for finding in of_cells}
     return summarise(to_frame(records), invalid)
 
 
@@ -191,10 +193,10 @@ def _above_compute(records: Sequence[Record]) -> Iterator[Finding]:
         if record.cell.backend.is_null:
             for key in _ceiling_keys(record):
                 best = nulls.setdefault(key, {})
-                best[when] = max(best.get(when, 0.0), record.samples_per_s)
+                best[when] = max(best.get(when, 0.0), record.samples_per_s or 0.0)
         else:
             best = cells.setdefault(record.cell.cell_id, (record, {}))[1]
-            best[when] = max(best.get(when, 0.0), record.samples_per_s)
+            best[when] = max(best.get(when, 0.0), record.samples_per_s or 0.0)
     for record, rates in cells.values():
         exact, loose = _ceiling_keys(record)
         computes = record.cell.compute.kind is not ComputeKind.NONE
