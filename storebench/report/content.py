@@ -156,8 +156,8 @@ def content_of(
             if (kept := tuple(cell for cell in panel.cells if cell.key not in points))
         ]
     )
-    told = answer(ordered(panels([c for c in sound if c.key not in points])), roofs, limits)
-    lead = told.panel.first.dataset_key if told.panel else None
+    told = answer(listed, cells, roofs, limits, accelerators)
+    lead = told.base.dataset_key if told.base else None
     groups: dict[tuple[Any, ...], list[CellSummary]] = {}
     for cell in sorted(cells, key=lambda cell: cell.dataset_key != lead):
         groups.setdefault(cell.dataset_key, []).append(cell)
@@ -186,7 +186,11 @@ def content_of(
         limits=limits,
         findings=tuple(findings),
         incomplete=tuple(incomplete(records)),
-        caveats=(*filter(None, (disturbed(cells),)), *_caveats(groups.values()), *_left_out(records)),
+        caveats=(
+            *filter(None, (disturbed(cells)[1],)),
+            *_caveats(groups.values(), told.conditions),
+            *_left_out(records),
+        ),
         environments=tuple(machines.values()),
         accelerators=tuple(accelerators),
     )
@@ -198,11 +202,14 @@ def cells_of(records: Sequence[Sourced], findings: Sequence[Finding] = ()) -> li
     return summarise(to_frame(records), invalid)
 
 
-def _caveats(groups: Iterable[Sequence[CellSummary]]) -> list[str]:
+def _caveats(groups: Iterable[Sequence[CellSummary]], conditions: str) -> list[str]:
+    """Return what is not real about the images of each dataset, without what the conditions say already."""
     where: dict[str, list[str]] = {}
     for group in groups:
         for text in caveats(group):
-            where.setdefault(text, []).append(dataset_label(group[0]))
+            label = dataset_label(group[0])
+            if f"{label} ({text})" not in conditions:
+                where.setdefault(text, []).append(label)
     return [f"{'; '.join(titles)}: {text}" for text, titles in where.items()]
 
 
