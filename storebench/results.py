@@ -253,9 +253,6 @@ OTHERS_MOST_FRAC = 0.20
 """Share of its cores that other work may take while a replicate runs; above it, the replicate was disturbed. Threads of
 the kernel that read and reclaim pages on behalf of a cell count as other work too, and stay below it."""
 
-MOST_ATTEMPTS = 2
-"""A disturbed replicate is repeated once. The second attempt counts, whatever the machine did."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class PlaceFacts:
@@ -329,8 +326,8 @@ class Conditions:
     clock_throttles: int | None = None  # How often CPUs lowered their clock because of heat or power.
     disturbed: str = ""  # Why the replicate counts as disturbed; "" if it does not.
     attempt: int = 1
-    """1, or 2 if the first attempt was disturbed and the scenario repeats such replicates. The record of the first is
-    then in `superseded.jsonl`."""
+    """How often the replicate was measured: again, at most twice, if it was disturbed or did not hold its state. The
+    soundest attempt stands; the others are in `superseded.jsonl`."""
 
     @property
     def others_frac(self) -> float | None:
@@ -338,11 +335,6 @@ class Conditions:
         if self.others_cpu_s is None or self.wall_s <= 0 or self.cores < 1:
             return None
         return (self.others_cpu_s + (self.steal_s or 0.0)) / (self.wall_s * self.cores)
-
-    @property
-    def repeats(self) -> bool:
-        """Whether the rule asks for another attempt."""
-        return bool(self.disturbed) and self.attempt < MOST_ATTEMPTS
 
 
 def disturbance(conditions: Conditions) -> str:

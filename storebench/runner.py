@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import datetime as dt
 import functools
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +29,8 @@ from storebench.results import Cell, PlaceFacts, Record, Status
 from storebench.runs.folder import Run
 from storebench.runs.lock import claimed
 from storebench.runs.records import LOGS_DIR, RecordError, record_from_dict
-from storebench.runs.schedule import PendingReplicate, durations, has_time, round_s
+from storebench.runs.replicates import mostly_disturbed
+from storebench.runs.schedule import PendingReplicate, ReplicateKey, durations, has_time, round_s
 from storebench.scenario import FEWEST_REPLICATES, Scenario
 from storebench.settings.words import MOUNTED, ComputeKind, Split
 from storebench.stores.convert import BuildOptions, Replace, ensure_store
@@ -124,21 +126,26 @@ def execute(
         prepared = _prepared(run, work, stores, watcher, nodes=leader.nodes if leader else 1)
         if leader is not None:
             leader.wait_for_nodes(run.scenario.timeout_s)
-        made: list[Record] = []
         with contextlib.ExitStack() as places, ForkServer() as server:
             _put_in_place(prepared, watcher, places)
-            for position, pending in enumerate(work):
-                if not _fits(run, pending.replicate, work):
-                    run = run.ended(pending.replicate)
-                    watcher.ended(pending.replicate)
+            rounds = _Rounds(
+                run=run,
+                watcher=watcher,
+                leader=leader,
+                drop_caches=drop_caches,
+                server=server,
+                prepared=prepared,
+                work=work,
+                recorded=recorded,
+            )
+            for number, replicates in itertools.groupby(work, lambda pending: pending.replicate):
+                if not _fits(run, number, work):
+                    run = run.ended(number)
+                    watcher.ended(number)
                     break
-                watcher.started(pending, position, len(work))
-                attempts = _Attempts(
-                    run=run, watcher=watcher, leader=leader, drop_caches=drop_caches, server=server
-                )
-                made += attempts.records(pending, prepared[pending.cell], recorded.get(pending.key, ()))
+                rounds.measure(number, list(replicates))
         run.finish()
-    return made
+    return [record for records in rounds.made.values() for record in records]
 
 
 def _prepared(
@@ -277,30 +284,55 @@ def _test_store(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Attempts:
-    """Attempts at the replicates of a run."""
+class _Rounds:
+    """The rounds of a run."""
 
     run: Run
     watcher: Watcher
     leader: Leader | None
     drop_caches: bool
     server: ForkServer
+    prepared: dict[Cell, Prepared]
+    work: Sequence[PendingReplicate]
+    recorded: dict[ReplicateKey, list[Record]]
+    """The records of every replicate, those of earlier commands among them."""
+    made: dict[ReplicateKey, list[Record]] = dataclasses.field(default_factory=dict)
 
-    def records(self, work: PendingReplicate, prepared: Prepared, before: Sequence[Record]) -> list[Record]:
-        """Run and record a replicate, once more if the scenario repeats it because other work disturbed it."""
-        run = self.run
-        while True:
-            earlier = before[0].conditions if before and run.repeats(before) else None
-            with run.attempt() as tables:
-                others = OtherWork(self.server.cpu_s)
-                records = self._answered(work, prepared, tables)
-                conditions = others.conditions(1 if earlier is None else earlier.attempt + 1)
-                records = [dataclasses.replace(record, conditions=conditions) for record in records]
-                records = run.record(records, tables, again=bool(before))
-            self.watcher.finished(work, records)
-            if not run.repeats(records):
-                return records
-            before = records
+    def measure(self, number: int, replicates: Sequence[PendingReplicate]) -> None:
+        """Measure replicates of a round; at its end, those again that were disturbed or did not hold their state."""
+        for pending in replicates:
+            self._measure(pending, self.work.index(pending))
+        again = [PendingReplicate(cell=cell, replicate=number) for cell in self.prepared]
+        while again := [pending for pending in again if self._repeats(pending)]:
+            for pending in again:
+                self._measure(pending, self.work.index(replicates[-1]))
+
+    def _repeats(self, pending: PendingReplicate) -> bool:
+        """Return whether a replicate is worth another attempt, for which there is time beside the fewest rounds."""
+        round_of = [records for (_, number), records in self.recorded.items() if number == pending.replicate]
+        records = self.recorded.get(pending.key)
+        if records is None or not self.run.repeats(records, is_busy=mostly_disturbed(round_of)):
+            return False
+        took = durations(record for records in self.recorded.values() for record in records)
+        further = max(0, FEWEST_REPLICATES - 1 - pending.replicate)
+        needed_s = further * round_s(took, [cell.cell_id for cell in self.run.cells])
+        budget_s = self.run.scenario.budget_s
+        next_s = round_s(took, [pending.cell.cell_id])
+        return budget_s is None or sum(took.values()) + needed_s + next_s <= budget_s
+
+    def _measure(self, pending: PendingReplicate, position: int) -> None:
+        """Measure a replicate; the records of the soundest attempt stand."""
+        self.watcher.started(pending, position, len(self.work))
+        before = self.recorded.get(pending.key, [])
+        attempt = 1 + max((r.conditions.attempt for r in before if r.conditions is not None), default=0)
+        with self.run.attempt() as tables:
+            others = OtherWork(self.server.cpu_s)
+            records = self._answered(pending, self.prepared[pending.cell], tables)
+            conditions = others.conditions(attempt)
+            records = [dataclasses.replace(record, conditions=conditions) for record in records]
+            records = self.run.record(records, tables, before=before)
+        self.recorded[pending.key] = self.made[pending.key] = records
+        self.watcher.finished(pending, records)
 
     def _answered(self, work: PendingReplicate, prepared: Prepared, tables: Path) -> list[Record]:
         run, leader = self.run, self.leader

@@ -103,7 +103,8 @@ class Scenario(Strict):
     """The time for all replicates together, such as `12 min`. A round that would not fit is not begun. The first 5 rounds run
     in any case, and building stores takes time of its own. `--replicates N` lifts it. Default: no limit."""
     repeat_disturbed: bool = False
-    """Run a replicate once more if other work took more than 20% of the cores while it ran. Its first records stay in
+    """Measure a replicate again, at the end of its round and at most twice, if it did not hold its cache state, or if other
+    work took more than 20% of the cores during it but not during most of its round. Other attempts are in
     `superseded.jsonl`."""
     seed: Seed = 0
     """Seed of the order in which cells run."""

@@ -167,10 +167,12 @@ class StderrWatcher:
 
     def finished(self, work: "PendingReplicate", records: Sequence["Record"]) -> None:
         """Count the replicate; print the first failure of a cell."""
+        from storebench.runs.replicates import unsound
+
         conditions = records[0].conditions
         self._disturbed[work.key] = conditions is not None and bool(conditions.disturbed)
         for record in records:
-            if record.failed and work.cell.cell_id not in self._failed:
+            if record.failed and not unsound([record]) and work.cell.cell_id not in self._failed:
                 self._failed.add(work.cell.cell_id)
                 say(f"{describe(work.cell)}, replicate {work.replicate}: FAILED: {record.failure}")
 

@@ -343,6 +343,8 @@ def validate(results: ResultsArgument, as_json: JsonOption = False) -> None:
     """
     with exit_codes():
         from storebench.report.checks.records import nothing_to_read, read_all, validate_records
+        from storebench.report.content import cells_of
+        from storebench.report.labels import not_held
         from storebench.results import Status
         from storebench.runs.promised import incomplete
 
@@ -355,13 +357,17 @@ def validate(results: ResultsArgument, as_json: JsonOption = False) -> None:
             put_json([dataclasses.asdict(finding) for finding in findings])
         else:
             put(*map(str, findings))
-        if findings:
-            cells = len({finding.cell_id for finding in findings})
-            raise errors.IntegrityError(
-                f"{number_of(len(findings), 'finding')} in {number_of(cells, 'cell')}",
-                hint="Do not use these figures; run the cells again.",
+        lines = not_held(measured := cells_of(records))
+        if wrong := [finding for finding in findings if not finding.of_replicate]:
+            lines.append(
+                f"{number_of(len(wrong), 'finding')} in {number_of(len({f.cell_id for f in wrong}), 'cell')}"
             )
-        say("no findings")
+        if wrong or any(cell.too_few and not cell.failure for cell in measured):
+            raise errors.IntegrityError(
+                "; ".join(lines), hint="Do not use these figures; run the cells again."
+            )
+        for line in lines or ["no findings"]:
+            say(line)
         for line in incomplete(records):
             say(line)
         if failed:

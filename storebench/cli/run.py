@@ -174,7 +174,7 @@ def run(
                 work["model"] = NO_MODEL
             if work.get("model") == NO_MODEL and "compute" not in given:
                 work["compute"] = [str(ComputeKind.NONE)]
-            rule = {"name": "run", "replicates": replicates, **settings}
+            rule = {"name": "run", "replicates": replicates, "repeat_disturbed": True, **settings}
             # Before libraries are imported, so that wrong settings are refused at once.
             scenario = make_scenario({**rule, "matrix": [matrix | work | {"backends": backends}]})
         else:
@@ -310,6 +310,8 @@ def finish(
     hint: str | None = None,
 ) -> None:
     """Print what a finished run says, and end with the exit code of its records."""
+    from storebench.runs.replicates import failures, unsound
+
     if as_json:
         from storebench.runs.records import record_to_dict
 
@@ -319,12 +321,12 @@ def finish(
     say(
         f"{folder}: {number_of(len(records), 'record')}; 'storebench report {shlex.quote(str(folder))} --out report' draws them"
     )
-    failed = [record for record in records if record.failed]
+    failed = failures(records)
     if not records:
         raise errors.IntegrityError("nothing was measured", hint="Name at least one backend.")
     if failed:
         raise errors.CellFailedError(
-            f"{len(failed)} of {number_of(len(records), 'record')} failed; the first: {failed[0].failure}",
+            f"{len(failed)} of {number_of(len(records), 'record')} failed; the first: {failed[0].failure or unsound(failed[:1])}",
             where=failed[0].cell.backend.name,
             hint=hint,
         )

@@ -392,6 +392,7 @@ class _Option:
             "name": NAME,
             "question": "Is it worth converting these images?",
             "test_limit": 0,
+            "repeat_disturbed": True,
             **rule,
             "matrix": [
                 *map(self._matrix, self.states),

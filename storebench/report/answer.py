@@ -22,6 +22,7 @@ from storebench.report.labels import (
     condition_label,
     dataset_label,
     duration,
+    not_held,
     number,
     origin_words,
     size,
@@ -58,7 +59,7 @@ class Answer:
     table: Table | None = None
     """One row per choice, where there are several."""
     lines: tuple[str, ...] = ()
-    """What loading costs, and how the choice is read."""
+    """Replicates that are missing, what loading costs, and how the choice is read."""
     changes: tuple[str, ...] = ()
     """What would change the answer."""
     command: str = ""
@@ -212,6 +213,7 @@ def answer(
         is_taken=taken,
         table=choice_table(choices, named or (usual() if photographs else ())) if len(choices) > 1 else None,
         lines=(
+            *not_held(choice.cell for choice in choices),
             *_costs(choices[0], profile, None if is_busy else curve),
             *(_after(best) if best and taken else ()),
         ),

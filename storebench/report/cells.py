@@ -21,6 +21,7 @@ from storebench.matrix import MODEL_CROPS
 from storebench.report.frame import BACKEND_COLUMNS, CELL_COLUMNS
 from storebench.results import DATA_FIELDS, Cell, Status, ran_out_of_time, steady
 from storebench.runs.manifest import Whole, agreed
+from storebench.runs.replicates import enough
 from storebench.settings.words import BOUNDED_STATES, CacheState, ComputeKind, Fill
 
 Row = Mapping[str, Any]
@@ -105,7 +106,7 @@ class CellSummary:
     environment_key: str
     rows: tuple[Row, ...]
     invalid: str = ""
-    """The first finding about its records, or ""."""
+    """The first finding that questions all of its records, or ""."""
     place: str = ""
     """Words that tell its samples, and where they were read, from others of the same name."""
 
@@ -150,14 +151,36 @@ class CellSummary:
         return self.fact("store_lossless") is False and not any_size(self.cell.backend.codec)
 
     @functools.cached_property
+    def replicates(self) -> frozenset[Round]:
+        """All replicates that were measured, in every run."""
+        return frozenset(_round_of(row) for row in self.rows)
+
+    @functools.cached_property
+    def not_held(self) -> dict[Round, str]:
+        """The replicates that do not count because they did not hold their state, each with the reason."""
+        return {_round_of(row): str(row["unsound"]) for row in reversed(self.rows) if row["unsound"]}
+
+    @functools.cached_property
+    def sound(self) -> frozenset[Round]:
+        """The replicates that count: those that held their state and did not fail."""
+        return self.replicates - set(self.not_held) - {_round_of(r) for r in self.rows if r["status"] != "ok"}
+
+    @functools.cached_property
+    def too_few(self) -> bool:
+        """Whether too few replicates count for a rate; those that ran out of time are not missed."""
+        late = {_round_of(row) for row in self.rows if ran_out_of_time(str(row["failure"] or ""))}
+        return not enough(len(self.sound), len(self.replicates - late))
+
+    @functools.cached_property
     def usable(self) -> tuple[Row, ...]:
-        """The records that did not fail."""
-        return tuple(row for row in self.rows if row["status"] == "ok")
+        """The records of the replicates that count; none if these are too few."""
+        return () if self.too_few else tuple(row for row in self.rows if _round_of(row) in self.sound)
 
     @property
     def failure(self) -> str:
-        """The failure of the first failed record, or ""."""
-        return next((str(row["failure"] or "failed") for row in self.rows if row["status"] != "ok"), "")
+        """The failure of the first record that failed for another reason than its state, or ""."""
+        failed = (row for row in self.rows if row["status"] != "ok" and not row["unsound"])
+        return next((str(row["failure"] or "failed") for row in failed), "")
 
     @functools.cached_property
     def whole(self) -> Whole | None:
@@ -176,7 +199,7 @@ class CellSummary:
             return self.usable
         last: dict[Round, Row] = {}
         for row in self.usable:
-            key = (row["run_id"], row["replicate"])
+            key = _round_of(row)
             if key not in last or row["epoch"] > last[key]["epoch"]:
                 last[key] = row
         return tuple(last.values())
@@ -350,17 +373,21 @@ def fills_cache(row: Row, cell: Cell) -> bool:
     return cell.cache in BOUNDED_STATES and not cell.backend.is_null and row["cache_applies_to"] != "open"
 
 
+def _round_of(row: Row) -> Round:
+    return row["run_id"], row["replicate"]
+
+
 def _by_round(figures: Iterable[tuple[Row, float]]) -> dict[Round, float]:
     by_round: dict[Round, list[float]] = {}
     for row, value in figures:
-        by_round.setdefault((row["run_id"], row["replicate"]), []).append(value)
+        by_round.setdefault(_round_of(row), []).append(value)
     return {key: statistics.median(epochs) for key, epochs in by_round.items()}
 
 
 def summarise(results: pd.DataFrame, findings: Mapping[str, str] | None = None) -> list[CellSummary]:
     """Return one summary per cell of the table that `load_results` returned, in the paper's order.
 
-    `findings` is cell_id -> what validation found. Raises NotComparableError if a cell was measured with different code.
+    `findings` is cell_id -> a finding that questions the cell. Raises NotComparableError if a cell was measured with different code.
     """
     grouped: dict[tuple[str, str], list[Row]] = {}
     names = [str(name) for name in results.columns]

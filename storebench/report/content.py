@@ -18,7 +18,7 @@ from storebench.report.checks.records import Sourced
 from storebench.report.codecs import FEWEST, Coded, coded
 from storebench.report.explorer import matrix
 from storebench.report.frame import to_frame
-from storebench.report.labels import backend_label, caveats, dataset_label, dataset_slug
+from storebench.report.labels import backend_label, caveats, dataset_label, dataset_slug, not_held
 from storebench.report.ladder import ladders
 from storebench.report.panels import Panel, ordered, panels
 from storebench.report.plots import codecs, roofline, scaling, step_time, throughput, waits
@@ -139,7 +139,7 @@ def content_of(
     accelerators: Sequence[Accelerator] = (),
     request_price: float | None = None,
 ) -> Content:
-    """Return the content of a report of some records; the first finding about a cell marks it as invalid.
+    """Return the content of a report of some records; the first finding that questions a cell marks it as invalid.
 
     `request_price` is the price of a million requests to a server.
     """
@@ -188,6 +188,7 @@ def content_of(
         incomplete=tuple(incomplete(records)),
         caveats=(
             *filter(None, (disturbed(cells)[1],)),
+            *not_held(cell for cell in cells if cell not in [choice.cell for choice in told.choices]),
             *_caveats(groups.values(), told.conditions),
             *_left_out(records),
         ),
@@ -197,8 +198,9 @@ def content_of(
 
 
 def cells_of(records: Sequence[Sourced], findings: Sequence[Finding] = ()) -> list[CellSummary]:
-    """Return the summaries of some records; the first finding about a cell marks it as invalid."""
-    invalid = {one.cell_id: f"{one.figure}: {one.message}" for one in reversed(findings) if one.cell_id}
+    """Return the summaries of some records; the first finding that questions a cell marks it as invalid."""
+    of_cells = [finding for finding in reversed(findings) if finding.cell_id and not finding.of_replicate]
+    invalid = {finding.cell_id: f"{finding.figure}: {finding.message}" for finding in of_cells}
     return summarise(to_frame(records), invalid)
 
 

@@ -22,6 +22,7 @@ from storebench.results import (
     Record,
 )
 from storebench.runs.manifest import whole_of
+from storebench.runs.replicates import unsound
 from storebench.runs.steps import find_table
 
 _PATTERNS = {
@@ -68,6 +69,7 @@ _PART_COLUMNS = {
 _PLAIN_COLUMNS = [one for one in _columns_of(Record, "{}") if one[0] not in _PART_COLUMNS]
 _EXTRA_COLUMNS: list[tuple[str, Any]] = [
     ("cell_id", str),
+    ("unsound", str | None),
     ("environment_key", str),
     ("steps_path", str | None),
     ("whole", object),
@@ -134,6 +136,7 @@ def _row(record: Record, run: Path, machines: dict[str, Environment]) -> dict[st
         row[name] = None if row[name] is None else str(row[name])
     row["store_image_shape"] = record.store and "x".join(map(str, record.store.image_shape))
     row["cell_id"] = record.cell.cell_id
+    row["unsound"] = unsound([record]) or None
     table = find_table(run, record.steps_file) if record.steps_file else None
     row["steps_path"] = None if table is None else str(table)
     row |= {"cpu_s_per_sample": record.cpu_s_per_sample, "cores_used": record.cores_used}

@@ -240,12 +240,30 @@ def _emulation(cell: CellSummary) -> str:
     return f"{emulated}; {facts.achieved}" if facts.achieved else emulated
 
 
+def not_held(cells: Iterable[CellSummary]) -> list[str]:
+    """Return a line on each cell of which replicates do not count because they did not hold their state."""
+    return [f"{backend_label(cell.backend)}, {held_words(cell)}." for cell in cells if cell.not_held]
+
+
+def held_words(cell: CellSummary) -> str:
+    """Return how many replicates of a cell held their state, and why others did not; "" if all did."""
+    if not cell.not_held:
+        return ""
+    share = f"{len(cell.sound)} of {number_of(len(cell.replicates), 'replicate')} held"
+    reason = next(iter(cell.not_held.values()))
+    return (
+        f"{state_label(cell)}: {'no rate: ' * cell.too_few}{share}; {len(cell.not_held)} left out: {reason}"
+    )
+
+
 def mark(cell: CellSummary) -> str:
     """Return the reason why a cell must not be read like the others, or ""."""
     if cell.failure:
         return f"FAILED: {cell.failure}"
     if cell.invalid:
         return f"INVALID: {cell.invalid}"
+    if cell.not_held:
+        return held_words(cell)
     if cell.cell.cache != CacheState.ANY and any(row["cache_verdict"] != "verified" for row in cell.usable):
         return "cache state not verified"
     moving, of = cell.unsteady_replicates

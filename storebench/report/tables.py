@@ -184,7 +184,9 @@ def rate_words(cell: CellSummary, shown: Callable[[Estimate], str] = lambda rate
     rate = cell.interval("samples_per_s")
     if rate is not None:
         return f"at most {shown(rate)}" if cell.at_most else shown(rate)
-    return "failed" if not cell.usable else "not steady" if cell.whole_only else "too short"
+    if not cell.usable:
+        return "failed" if cell.failure else "no rate"
+    return "not steady" if cell.whole_only else "too short"
 
 
 def io_table(panels: Sequence[Panel], varying: frozenset[str] = frozenset(), anchor: str = "") -> Table:
@@ -420,7 +422,7 @@ def _panel_columns(setting: str, base: str, *, limited: bool, inflated: bool) ->
         column("compute inflation" * inflated, "", lambda i: inflation(i.cell, i.panel.null)),
         column("", "compute_inflation", lambda i: getattr(inflation(i.cell, i.panel.null), "mid", None)),
         column("", "replicates", lambda i: len(i.cell.values("whole_samples_per_s"))),
-        column("", "status", lambda i: "failed" if i.cell.failure else "ok"),
+        column("", "status", lambda i: "failed" if i.cell.failure else "ok" if i.cell.usable else "no rate"),
         column("", "upper_bound", lambda i: i.cell.at_most),
         *_identity(lambda i: i.cell),
     ]

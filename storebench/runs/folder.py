@@ -32,6 +32,7 @@ from storebench.runs.records import (
     record_from_dict,
     record_to_dict,
 )
+from storebench.runs.replicates import badness, counted, wants_repeat
 from storebench.runs.schedule import PendingReplicate, ReplicateKey, is_whole, replicate_key, schedule
 from storebench.runs.steps import free_names, merge_tables, merged_names
 from storebench.scenario import Scenario
@@ -178,16 +179,14 @@ class Run:
             replicate
             for replicate, records in self.recorded().items()
             if not (retry_failed and any(record.status is Status.FAILED for record in records))
-            and not self.repeats(records)
         }
         scenario = self.scenario
         work = schedule(self.cells, self.rounds, scenario.seed, scenario.fewer_replicates)
         return [pending for pending in work if pending.key not in done]
 
-    def repeats(self, records: Sequence[Record]) -> bool:
-        """Return whether other work disturbed a replicate, so that it has to run once more."""
-        conditions = records[0].conditions
-        return self.scenario.repeat_disturbed and conditions is not None and conditions.repeats
+    def repeats(self, records: Sequence[Record], *, is_busy: bool) -> bool:
+        """Return whether a replicate is to be measured again, because it was disturbed or did not hold its state."""
+        return self.scenario.repeat_disturbed and wants_repeat(records, is_busy=is_busy)
 
     def repair(self) -> None:
         """Repair the folder after a killed process, so that only complete replicates stay recorded."""
@@ -221,14 +220,23 @@ class Run:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def record(self, records: Sequence[Record], tables: Path, *, again: bool = False) -> list[Record]:
-        """Record a finished replicate: give its step tables their names, then write all its records at once."""
+    def record(
+        self, records: Sequence[Record], tables: Path, *, before: Sequence[Record] = ()
+    ) -> list[Record]:
+        """Record a finished replicate: give its step tables their names, then write all its records at once.
+
+        Of several attempts, the soundest one stays, with the number of all attempts; the others are put aside.
+        """
         try:
             named = self._with_tables(records, tables)
-            if again:
-                self._replace({replicate_key(record) for record in records}, named)
-            else:
+            if not before:
                 append_records(self.folder, named)
+                return named
+            if badness(before) < badness(named):
+                append_lines(self.folder / SUPERSEDED_NAME, [*map(record_to_dict, named)])
+                attempt = named[0].conditions.attempt if named[0].conditions else 1
+                named = [counted(record, attempt) for record in before]
+            self._replace({replicate_key(record) for record in named}, named)
         except BaseException:
             with contextlib.suppress(OSError):
                 self._remove_leftovers()

@@ -59,7 +59,7 @@ def round_of(cells: Sequence[Cell], replicate: int, seed: int) -> list[PendingRe
 
 
 def durations(records: Iterable[Record]) -> dict[ReplicateKey, float]:
-    """Return the seconds of each replicate; both attempts at a repeated one count as long as the second."""
+    """Return the seconds of each replicate; all attempts at it count as long as the one that stands."""
     return {
         replicate_key(record): record.conditions.wall_s * record.conditions.attempt
         for record in records

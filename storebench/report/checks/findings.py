@@ -33,6 +33,8 @@ class Finding:
     run_id: str
     figure: str
     message: str
+    of_replicate: bool = False
+    """Whether it takes out one replicate, as a state that did not hold; other findings question the whole cell."""
 
     def __str__(self) -> str:
         return f"{self.cell}: {self.figure}: {self.message} ({self.kind})"

@@ -1,14 +1,13 @@
 """The rules for one record: its work is that of its cell, its samples were all served, and its rates are possible."""
 
+import dataclasses
 import math
 from collections.abc import Iterator
 
 from storebench.matrix import MODEL_CROPS
-from storebench.probes.cgroup import LIMIT_HEADROOM
-from storebench.probes.page_cache import COLD_MAX_FRAC, WARM_MIN_FRAC
-from storebench.probes.residency import SAMPLING_ERROR_FRAC
 from storebench.report.checks.findings import Finding, Rule, agree, finding
 from storebench.results import CacheVerdict, Record
+from storebench.runs.replicates import above_limit, shortcomings, wrong_limit
 from storebench.settings.words import CacheState, ComputeKind, Fill, Share, TrainerData
 from storebench.training.step_table import PREFETCHED_MOST_FRAC
 from storebench.units import format_bytes, number_of
@@ -16,17 +15,11 @@ from storebench.units import format_bytes, number_of
 _OVERHEAD_FRAC, _OVERHEAD_STEP_S, _OVERHEAD_EPOCH_S = 0.05, 50e-6, 10e-3
 """Unexplained time is a finding beyond a share, the cost of clock readings, and one or two preemptions."""
 
-_WARM_LEFT_FRAC = 0.9
-"""Least share of a store that a warm epoch may leave resident; the kernel reclaims pages that are idle."""
-
 _DECODE_STEP_S, _DECODE_SAMPLE_S = 2e-6, 1e-7
 """Decoding takes longer than this, per batch and per sample; without any, two clock readings lie between its ends."""
 
 _HEADROOM, _CPU_HEADROOM, _CPU_BESIDE_S = 1.25, 1.1, 0.1
 """Ceilings are measured for half a second, in which the machine may be slower; CPU seconds include start and end."""
-
-_WARM_MOST_FRAC, _WARM_MOST_BYTES, _WARM_OTHER_BYTES = 0.05, 16 << 20, 2 << 20
-"""What a warm epoch may take from a device: the machine may reclaim pages, and read its libraries."""
 
 
 def check_record(record: Record, memory_bytes_per_s: float | None) -> list[Finding]:
@@ -39,14 +32,20 @@ def check_record(record: Record, memory_bytes_per_s: float | None) -> list[Findi
         _coverage,
         _kept,
         _cache,
-        _reads,
         _tier,
+        _replicate,
         _job,
     )
     found = [problem for check in checks for problem in check(record)]
     if not record.cell.backend.is_null:
         found += [*_cpu_ceiling(record), *_memory_ceiling(record, memory_bytes_per_s)]
     return found
+
+
+def _replicate(record: Record) -> Iterator[Finding]:
+    """Find what takes out this replicate alone."""
+    for figure, message in shortcomings(record):
+        yield dataclasses.replace(finding(Rule.CACHE, record, figure, message), of_replicate=True)
 
 
 def _work(record: Record) -> Iterator[Finding]:
@@ -144,7 +143,7 @@ def _kept(record: Record) -> Iterator[Finding]:
 
 
 def _cache(record: Record) -> Iterator[Finding]:
-    """Find a cache state that the counted pages do not show, on any node."""
+    """Find a cache state that nothing shows, or that contradicts its cell."""
     cache, cell = record.cache, record.cell
     if cache is None:
         if cell.cache != CacheState.ANY and not cell.backend.is_null:
@@ -157,74 +156,26 @@ def _cache(record: Record) -> Iterator[Finding]:
     if record.portion is not None and cell.cache != CacheState.LIMITED:
         message = f"steady steps in a cell whose cache state is {cell.cache}"
         yield finding(Rule.CACHE, record, "portion", message)
-    if cell.cache == CacheState.LIMITED:
-        yield from _limited(record)
-    if cache.verdict is not CacheVerdict.VERIFIED or cache.applies_to == "open":
-        return
-    others = [rank.resident_frac_before for rank in (record.job.per_rank if record.job else ()) if rank.node]
-    before = [cache.resident_frac_before, *(value for value in others if value is not None)]
-    if None in before:
-        yield finding(Rule.CACHE, record, "resident_frac_before", "called verified, but nothing was counted")
-        return
-    known = [value for value in before if value is not None]
-    after = cache.resident_frac_after
-    if cell.cache == CacheState.COLD and max(known) > COLD_MAX_FRAC:
-        yield finding(
-            Rule.CACHE, record, "resident_frac_before", f"called cold with {max(known):.1%} resident"
-        )
-    elif cell.cache == CacheState.WARM and min(known) < WARM_MIN_FRAC:
-        yield finding(
-            Rule.CACHE, record, "resident_frac_before", f"called warm with {min(known):.1%} resident"
-        )
-    elif cell.cache == CacheState.WARM and after is not None and after < _WARM_LEFT_FRAC:
-        message = f"called warm, but {after:.1%} was resident after the epoch"
-        yield finding(Rule.CACHE, record, "resident_frac_after", message)
-
-
-def _limited(record: Record) -> Iterator[Finding]:
-    """Find a limited page cache that held more of the store than its limit."""
-    cache, limit = record.cache, record.cell.memory_bytes
-    assert cache is not None
-    if cache.verdict is CacheVerdict.VERIFIED and (limit is None or cache.limit_bytes != limit):
+    if wrong_limit(record) and cell.cache == CacheState.LIMITED:
         forced = "no limit" if cache.limit_bytes is None else format_bytes(cache.limit_bytes)
-        asked = "nothing" if limit is None else format_bytes(limit)
+        asked = "nothing" if cell.memory_bytes is None else format_bytes(cell.memory_bytes)
         message = f"called limited to {asked}, but {forced} was in force"
         yield finding(Rule.CACHE, record, "cache.limit_bytes", message)
+    if cache.applies_to == "open":
         return
-    if limit is None or record.store is None or cache.applies_to == "open":
+    if cache.verdict is not CacheVerdict.VERIFIED:
+        # Pages that were counted, although nothing could count them.
+        for figure, message in above_limit(record) if cell.cache == CacheState.LIMITED else ():
+            yield finding(Rule.CACHE, record, figure, message)
         return
-    stored = record.store.file_bytes
-    ends = max(cache.resident_frac_before or 0.0, cache.resident_frac_after or 0.0) * stored
-    sampled = max([*(point.resident_frac for point in cache.curve), cache.resident_max_frac or 0.0]) * stored
-    error = min(cache.sampling_error_frac, SAMPLING_ERROR_FRAC) * stored
-    if ends > LIMIT_HEADROOM * limit or sampled > LIMIT_HEADROOM * limit + error:
-        held = format_bytes(round(max(ends, sampled)))
-        message = f"{held} of the store were resident, above the limit of {format_bytes(limit)}"
-        yield finding(Rule.CACHE, record, "resident_max_frac", message)
+    if cache.resident_frac_before is None:
+        yield finding(Rule.CACHE, record, "resident_frac_before", "called verified, but nothing was counted")
 
 
 def _tier(record: Record) -> Iterator[Finding]:
-    """Find emulated storage whose limits were not in force."""
-    asked, facts = record.cell.tier, record.tier
-    if asked is not None and (facts is None or facts.exceeded):
-        yield finding(Rule.CACHE, record, "tier", facts.exceeded if facts else f"no limits for {asked}")
-
-
-def _reads(record: Record) -> Iterator[Finding]:
-    """Find a warm epoch, or one from a full data store, that read its store from a device."""
-    read, store, cell = record.counters.device_read_bytes, record.store, record.cell
-    if read is None or cell.backend.is_null:
-        return
-    most = max(_WARM_MOST_BYTES, _WARM_MOST_FRAC * record.payload_bytes)
-    held = cell.share is Share.STORE and not (cell.store_fill is Fill.FIRST_EPOCH and record.epoch == 0)
-    if store is not None and cell.cache == CacheState.WARM:
-        nodes = record.job.nodes if record.job else 1
-        on_disk = max(store.bytes_on_disk, store.file_bytes)
-        most = min(most, nodes * (_WARM_OTHER_BYTES + _WARM_MOST_FRAC * on_disk))
-    if (cell.cache == CacheState.WARM or held) and read > most:
-        called = "warm" if cell.cache == CacheState.WARM else "served from memory"
-        message = f"called {called}, but the device delivered {format_bytes(read)}, and {format_bytes(round(most))} are permitted"
-        yield finding(Rule.CACHE, record, "device_read_bytes", message)
+    """Find emulated storage without limits."""
+    if record.cell.tier is not None and record.tier is None:
+        yield finding(Rule.CACHE, record, "tier", f"no limits for {record.cell.tier}")
 
 
 def _job(record: Record) -> Iterator[Finding]:
