@@ -84,15 +84,24 @@ def put_content(content: "Content", stores: Path | None = None) -> None:
     put(told.sentence, *filter(None, (told.conditions,)), *content.incomplete)
     chose_itself = told.base is not None and told.base.whole is not None
     overview = None if chose_itself and told.table else content.overview or next(iter(content.tables), None)
-    for table in filter(None, (told.table, overview, *content.feeding[:1])):
+    requests = content.more("requests")
+    for table in filter(
+        None, (told.table, overview, *content.feeding[:1], *content.more("order"), *requests)
+    ):
         put("")
         write_out(drawn(table))
-    put(*told.lines)
-    for table in (*content.orders, *content.requests):
-        put("")
-        write_out(drawn(table))
-        put(*table.notes)
-    if not content.requests:
+        put(
+            *(
+                told.lines
+                if table is told.table
+                else table.notes
+                if table.kind in ("order", "requests")
+                else ()
+            )
+        )
+    if told.table is None:
+        put(*told.lines)
+    if not requests:
         put(*copies_pay(content.cells))
     if told.changes:
         put("", "What would change this:", *(f"- {text}" for text in told.changes))
@@ -125,7 +134,7 @@ def print_summary(run: Path, named: Sequence["Accelerator"] = (), stores: Path |
         profile = named[0] if named else find_accelerator("a100")
         put(*filter(None, [disk_line(list(content.cells), (told.choice or told.base).backend, profile)]))
     else:
-        for table in () if content.requests else content.io:
+        for table in () if content.more("requests") else content.io:
             write_out(drawn(table))
             put(*table.notes)
     if short := [int(cell.fact("store_count") or 0) for cell in content.cells if cell.whole_only]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from storebench.accelerators import Accelerator, usual
 from storebench.codecs import any_size
-from storebench.comparison import MIN_ROUNDS, PRACTICAL_FRAC, Estimate, Ratio, Verdict, rounds_needed
+from storebench.comparison import MIN_ROUNDS, PRACTICAL_FRAC, Ratio, Verdict, rounds_needed
 from storebench.datasets.base import FOLDER_PREFIX
 from storebench.first_run.facts import NETWORK_SIDE
 from storebench.formats.registry import parse_backend, store_name_of
@@ -214,7 +214,7 @@ def answer(
         table=choice_table(choices, named or (usual() if photographs else ())) if len(choices) > 1 else None,
         lines=(
             *not_held(choice.cell for choice in choices),
-            *_costs(choices[0], profile, None if is_busy else curve),
+            *_costs(choices[0], profile),
             *(_after(best) if best and taken else ()),
         ),
         changes=tuple(changes[:_MOST_CHANGES]),
@@ -341,13 +341,6 @@ def _limit(best: Choice | None, limits: Mapping[tuple[str, str], Bottleneck]) ->
     return [f"What limits {best.label} is {limit.bound}: {limit.remedy}."]
 
 
-def _most_busy(profile: Accelerator, curve: Curve | None) -> Estimate | None:
-    """Return what the handoff leaves of an accelerator, if it is sure to leave too little."""
-    most = curve.most_busy(profile.images_per_s) if curve and curve.loader.cell.workers else None
-    sure = most is not None and most.n >= MIN_ROUNDS and most.high is not None and most.high < BUSY_FRAC
-    return most if sure else None
-
-
 def _decodes_only(cell: CellSummary) -> bool:
     """Whether a cell loads from memory, so that the CPU time of an image says how many workers are enough."""
     in_memory = cell.cell.cache == CacheState.WARM and cell.cell.place == LOCAL
@@ -364,19 +357,16 @@ def _workers_here(base: Choice, profile: Accelerator, curve: Curve | None) -> in
     return needed if possible and handed and not base.cell.at_most else None
 
 
-def _costs(base: Choice, profile: Accelerator | None, curve: Curve | None) -> Iterable[str]:
-    """Yield what loading the user's images costs; `curve` tells the handoff, if it can be trusted."""
+def _costs(base: Choice, profile: Accelerator | None) -> Iterable[str]:
+    """Yield what loading the user's images costs."""
     cell, cpu_s = base.cell, base.cpu_s
     cost = f"Cost: an image of {base.label} takes {duration(cpu_s)} of one core"
     if cpu_s and profile:
-        needed, most = cores_for(profile, cpu_s), _most_busy(profile, curve)
+        needed, cores = cores_for(profile, cpu_s), int(cell.fact("conditions_cores") or 1)
         yield f"{cost}, so {profile.title} needs {number_of(needed, 'core')}."
-        if most is not None:
-            interval = f"{100 * (most.low or 0):.0f} to {100 * (most.high or 0):.0f}%"
-            yield f"Handoff: with all of these cores, moving batches leaves it {interval} busy."
-        elif _decodes_only(cell):
-            cores = number_of(int(cell.fact("conditions_cores") or 1), "core")
-            yield f"Workers: enough with {needed:,}, each on a core of its own; this machine has {cores}."
+        if _decodes_only(cell):
+            have = number_of(cores, "core")
+            yield f"Workers: {needed:,} prepare enough, each on a core of its own; this machine has {have}."
     elif cpu_s:
         yield f"{cost}: {number(1000 * cpu_s, 2)} cores per 1,000 images/s."
     if cell.whole is not None:

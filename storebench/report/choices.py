@@ -173,6 +173,5 @@ def _label(cell: CellSummary, base: CellSummary) -> str:
         return f"the same {'pixels' if backend.codec == 'raw' else 'files'} in {store}"
     if backend.codec == "raw":
         return f"raw pixels in {store}"
-    side = cell.cell.data.image_size
-    side = f"{side}-pixel " if side and base.cell.backend.codec != "raw" else ""
-    return f"{side}{codec}s in {store}"
+    pixels = cell.cell.data.image_size if base.cell.backend.codec != "raw" else None
+    return f"{f'{pixels}-pixel ' if pixels else ''}{codec}s in {store}"

@@ -45,9 +45,6 @@ from storebench.settings.words import ComputeKind
 _FIRST_PLOTS = ("step-time", "roofline", "workers", "ranks", "rank-steps", "codecs")
 """Plots of the first dataset that the page shows; all others are collapsed."""
 
-_MOST_COLUMNS = 5
-"""Settings in the matrix of a page without JavaScript."""
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Section:
@@ -71,7 +68,6 @@ class Content:
 
     answer: Answer
     sections: tuple[Section, ...]
-    matrix: Table | None
     panels: tuple[Panel, ...]
     """In the order of importance; the page's table of one has its anchor."""
     anchors: tuple[str, ...]
@@ -104,23 +100,14 @@ class Content:
                 loading.setdefault(panel.first.dataset_key, []).append(panel)
         return [io_table(panels) for panels in loading.values()]
 
-    @property
-    def orders(self) -> tuple[Table, ...]:
-        """How random the readers' own orders are, for each dataset that has such readers."""
-        return self._more("order")
-
-    @property
-    def requests(self) -> tuple[Table, ...]:
-        """What servers answered, for each dataset that was read from one."""
-        return self._more("requests")
-
-    def _more(self, kind: str) -> tuple[Table, ...]:
+    def more(self, kind: str) -> tuple[Table, ...]:
+        """Return the tables of a kind beside those of panels, of every dataset in order."""
         return tuple(table for section in self.sections for table in section.more if table.kind == kind)
 
     @property
     def feeding(self) -> tuple[Table, ...]:
         """Which stores feed the named accelerators, for each dataset of which cells only load."""
-        return self._more("roofline") if self.accelerators else ()
+        return self.more("roofline") if self.accelerators else ()
 
     @property
     def failed(self) -> list[CellSummary]:
@@ -161,7 +148,6 @@ def content_of(
     groups: dict[tuple[Any, ...], list[CellSummary]] = {}
     for cell in sorted(cells, key=lambda cell: cell.dataset_key != lead):
         groups.setdefault(cell.dataset_key, []).append(cell)
-    shown = [panel for panel in listed if len(panel.stored) > 1]
     anchors = {panel.cells: f"panel-{number}" for number, panel in enumerate(listed)}
     return Content(
         answer=told,
@@ -178,7 +164,6 @@ def content_of(
             )
             for key, group in groups.items()
         ),
-        matrix=matrix(shown[:_MOST_COLUMNS]) if len(shown) > 1 else None,
         panels=tuple(listed),
         anchors=tuple(anchors.values()),
         cells=tuple(cells),

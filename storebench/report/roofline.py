@@ -90,8 +90,6 @@ class Curve:
     loader: CellSummary
     supply: Estimate
     constant_s: float
-    handing: CellSummary
-    """The cell by which the handoff was measured, which gives the constant."""
     points: tuple[Point, ...] = ()
 
     @property
@@ -124,16 +122,6 @@ class Curve:
     def decided(self) -> bool:
         """Whether the starving point rests on enough sound rounds."""
         return self.starving.n >= MIN_ROUNDS and not self.loader.doubt
-
-    def most_busy(self, ingestion: float) -> Estimate | None:
-        """Return the most that the handoff leaves an accelerator busy; None where it was not measured beside one."""
-        if self.handing is self.loader or self.loader.doubt:
-            return None
-        spent = self.handing.rounds_per("handover_s", "timed_samples")
-        loop = self.handing.rounds_per("overhead_s", "timed_samples")
-        return estimate(
-            [1 / (1 + ingestion * (value + max(0.0, loop.get(key, 0.0)))) for key, value in spent.items()]
-        )
 
     def feeding(self, ingestion: float) -> Feeding:
         """Return the verdict on an accelerator with this ingestion rate in samples per second."""
@@ -270,16 +258,16 @@ def handing_s(cell: CellSummary) -> float:
     return cell.per_sample("handover_s") + max(0.0, cell.per_sample("overhead_s"))
 
 
-def _curve(loader: CellSummary, fed: Sequence[CellSummary], beside: Sequence[CellSummary]) -> Curve:
+def _curve(loader: CellSummary, fed: Sequence[CellSummary], handing: Sequence[CellSummary]) -> Curve:
     """Return the curve of a loader-only cell; with workers the handoff comes from any cell of the same loader."""
     workers = loader.cell.workers
-    alike = beside if workers else fed
-    measured = [cell for cell in alike if _keeps_up(cell)]
-    handing = min([loader, *measured] if workers else measured or [loader], key=handing_s)
+    alike = handing if workers else fed
+    measured = [handing_s(cell) for cell in alike if _keeps_up(cell)]
+    own = handing_s(loader)
     # Without overlap, the supply rate includes the loader's own handoff, and only an excess counts.
-    constant_s = handing_s(handing) if workers else max(0.0, handing_s(handing) - handing_s(loader))
+    constant_s = min([own, *measured]) if workers else max(0.0, min(measured, default=own) - own)
     rates = [rate for rate in loader.values("samples_per_s").values() if rate > 0]
-    curve = Curve(loader=loader, supply=estimate(rates), constant_s=constant_s, handing=handing)
+    curve = Curve(loader=loader, supply=estimate(rates), constant_s=constant_s)
     points = [point for cell in fed if (point := _point(curve, cell)) is not None]
     return dataclasses.replace(curve, points=tuple(sorted(points, key=lambda point: point.ingestion.mid)))
 

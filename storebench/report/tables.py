@@ -16,7 +16,6 @@ from storebench.report.codecs import Coded
 from storebench.report.labels import (
     backend_label,
     common_setting,
-    condition_label,
     dataset_label,
     duration,
     mark,
@@ -275,10 +274,7 @@ def choice_table(choices: Sequence[Choice], accelerators: Sequence[Accelerator])
         *([column(f"cores for {names}", "", cores)] if accelerators else []),
         column("changes in training", "loss", lambda c: str(c.loss)),
     ]
-    caption = (
-        f"{dataset_label(base)}, {condition_label(base)}, batches of {base.cell.batch_size};"
-        " CPU per image, disk for all images"
-    )
+    caption = "The choices; CPU per image, disk for all images"
     return _table("choices", caption, columns, choices)
 
 
