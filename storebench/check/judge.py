@@ -210,8 +210,9 @@ def _apart(first: CellData, second: CellData) -> str:
     if not common:
         has, other_has = (", ".join(map(str, each[:_MOST_NUMBERS])) for each in (before, after))
         return f"no replicate ran on both sides: the baseline has {has}, the contender {other_has}"
+    left_out = first.left_out | second.left_out
     for name, own, other in (("baseline", before, after), ("contender", after, before)):
-        lost = [number for number in other if number not in own and number < max(common)]
+        lost = [number for number in other if number not in {*own, *left_out} and number < max(common)]
         if lost:
             return f"the {name} lacks replicate {lost[0]}, although it has later ones"
     return ""

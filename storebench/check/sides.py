@@ -13,6 +13,7 @@ from storebench.fileio.reading import read_small_file
 from storebench.report.checks.steps import differences, figures
 from storebench.results import CacheVerdict, Cell, Environment, Record, Status
 from storebench.runs.records import PAIRING_NAME, RECORDS_NAME, read_records
+from storebench.runs.replicates import enough, unsound
 from storebench.runs.steps import step_columns
 from storebench.settings.words import BOUNDED_STATES, ComputeKind, Fill, Share
 
@@ -48,6 +49,8 @@ class CellData:
     round_s: float
     """Seconds of one replicate, preparation and proof included; 0 if unknown."""
     settings: Mapping[str, Any]
+    left_out: frozenset[int] = frozenset()
+    """Numbers of the replicates that do not count, because they did not hold their state."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,8 +132,14 @@ def label_of(cell: Cell) -> str:
 
 def _cell(records: list[Record], code: str, run: Path) -> CellData:
     cell = records[0].cell
+    numbers = {record.replicate for record in records}
+    left_out = {record.replicate for record in records if unsound([record])}
+    if enough(len(numbers - left_out), len(numbers)):
+        records = [record for record in records if record.replicate not in left_out]
     usable = [
-        record for record in records if record.status is Status.OK and record.samples_per_s > _SLOWEST_PER_S
+        record
+        for record in records
+        if record.status is Status.OK and (record.samples_per_s or 0.0) > _SLOWEST_PER_S
     ]
     failed = next((record for record in records if record not in usable), None)
     environments = {record.environment.key: record.environment for record in usable if record.environment}
@@ -151,6 +160,7 @@ def _cell(records: list[Record], code: str, run: Path) -> CellData:
         or _code_failure(usable, code)
         or next(filter(None, map(_unproven, usable)), ""),
         disagreement=next(filter(None, (_disagreement(record, run) for record in usable)), ""),
+        left_out=frozenset(left_out),
         round_s=statistics.fmean(walls) if walls else 0.0,
         settings=json.loads(json.dumps(cell.fields())),
     )
@@ -165,7 +175,7 @@ def _replicate(epochs: Sequence[Record]) -> Replicate:
     return Replicate(
         number=epochs[0].replicate,
         # A median of three or four epochs would not show a slow one; an arithmetic mean hides behind a long first one.
-        seconds=statistics.geometric_mean(1 / record.samples_per_s for record in epochs),
+        seconds=statistics.geometric_mean(1 / (record.samples_per_s or 0.0) for record in epochs),
         counters={
             name: (max if name in longest else statistics.median)(counters[name] for counters in counted)
             for name in sorted(names)

@@ -72,7 +72,13 @@ def chosen_run(
 
     say(f"looking at the images of {asked['dataset']}")
     first = choose(look_at(valid.matrix[0].data, stores, progress), machine_for(stores), matrix, rounds)
-    return first, make_scenario(without_missing_libraries(first.scenario | dict(settings), say))
+    # A matrix of which no library is installed is left out, unlike one that was asked for.
+    chosen = [each | {"optional": True} for each in first.scenario["matrix"]]
+    present = without_missing_libraries({**first.scenario, "matrix": chosen} | dict(settings), say)
+    scenario = make_scenario(present)
+    if len({cell.backend.format for cell in scenario.cells()}) == 1:
+        say("no store is left to compare with: install one of these libraries")
+    return first, scenario
 
 
 _WITH_RESUME = {"resume", "out", "stores", "drop_caches", "accelerators", "as_json"}
@@ -152,7 +158,8 @@ def run(
         if resume:
             _refuse_beside_resume(given, out)
             records = _continued(folder, place, drop_caches=drop_caches)
-            finish(folder, records, as_json=as_json, stores=stores, named=named)
+            kept = None if place == stores_dir() else place
+            finish(folder, records, as_json=as_json, stores=kept, named=named)
             return
         refuse_places(backends or ())
         samples = {

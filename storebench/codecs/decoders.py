@@ -31,7 +31,7 @@ from storebench.datasets.images import (
     reason_of,
     refuse_bomb,
 )
-from storebench.errors import CorruptDataError, MissingDependencyError
+from storebench.errors import CorruptDataError, MissingDependencyError, install_line
 
 DecodedImage = npt.NDArray[np.uint8]
 """Decoded pixels: uint8 [H, W] of a grey image, [H, W, 3] of an RGB one."""
@@ -99,7 +99,7 @@ class _ArrayDecoder(Decoder):
     """Base of the libraries that decode to an array."""
 
     def __init__(self) -> None:
-        require(self.library, f"the decoder {self.name!r}", self.name)
+        require(self.library, f"the decoder {self.name!r}")
         # Decode once: a library of many MiB may come from the disk, which is no read of the store.
         small = io.BytesIO()
         PilImage.new("RGB", (16, 16)).save(small, JPEG)
@@ -206,7 +206,7 @@ def decoder_list(kind: str | None = None) -> str:
     return ", ".join(
         candidate.name
         if is_installed(candidate)
-        else f"{candidate.name} (not installed: {_install_line(candidate.name)})"
+        else f"{candidate.name} (not installed: {install_line(candidate.library)})"
         for candidate in able
     )
 
@@ -222,10 +222,6 @@ def has_library(name: str) -> bool:
     return spec is not None and spec.origin is not None
 
 
-def _install_line(extra: str) -> str:
-    return f"pip install '.[{extra}]'"
-
-
 @contextlib.contextmanager
 def undecodable(codec: str, payload: Payload) -> Iterator[None]:
     """Turn what libraries raise for a damaged image into a `CorruptDataError`."""
@@ -239,12 +235,12 @@ def undecodable(codec: str, payload: Payload) -> Iterator[None]:
         raise CorruptDataError(f"{problem} ({reason_of(error)})") from error
 
 
-def require(library: str, user: str, extra: str) -> None:
+def require(library: str, user: str) -> None:
     """Import the optional library that a decoder or codec needs; its error says how to install it."""
     try:
         importlib.import_module(library)
     except ModuleNotFoundError as error:
         raise MissingDependencyError(
             f"{user} needs the library {library!r}, which is not installed",
-            hint=f"Run: {_install_line(extra)}.",
+            hint=f"Run: {install_line(library)}.",
         ) from error

@@ -115,7 +115,7 @@ def get_codec(name: str) -> Codec:
     if not _has_decoders(codec):
         found = JxlCodec(**graded) if codec == JxlCodec.name else CODECS[codec]
         if found.library:
-            require(found.library, f"the codec {codec!r}", found.library)
+            require(found.library, f"the codec {codec!r}")
             small = np.zeros((16, 16, 3), np.uint8)
             found.decode_into(found.encode(small), small)  # loads the library, which is no read of the store
         return found

@@ -13,6 +13,7 @@ from storebench.codecs.decoders import DECODERS
 from storebench.datasets.images import JPEG
 from storebench.errors import DiskFullError
 from storebench.first_run.facts import ENOUGH_SAMPLES, FEWEST_SAMPLES, Machine, Samples
+from storebench.formats.registry import is_installed
 from storebench.runs.manifest import CHOSEN_BACKENDS, Whole
 from storebench.settings.backend import STREAM
 from storebench.settings.loop import NO_MODEL
@@ -185,7 +186,8 @@ def _backends(samples: Samples, machine: Machine, *, raw: bool) -> list[str]:
         *([SHRUNK] if 0 < samples.crop_side < samples.short_side else []),
         *filter(None, [_decoding(samples, machine)]),
     ]
-    return backends if len(backends) >= FEWEST_STORES else [*backends, f"hdf5+{codec}"]
+    enough = len(backends) >= FEWEST_STORES and is_installed("lmdb")
+    return backends if enough else [*backends, f"hdf5+{codec}"]
 
 
 def _reader(machine: Machine, size: float) -> str:
@@ -205,7 +207,7 @@ def _decoding(samples: Samples, machine: Machine) -> str:
 def _decoder_note(samples: Samples, machine: Machine) -> str:
     if samples.kind != JPEG or any(JPEG in DECODERS[name].kinds for name in machine.decoders):
         return ""
-    return "no other decoder of JPEG is installed: pip install '.[simplejpeg]' to have it measured"
+    return "no other decoder of JPEG is installed: pip install simplejpeg to have it measured"
 
 
 def _raw_refusal(samples: Samples, machine: Machine) -> str:

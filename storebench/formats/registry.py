@@ -11,7 +11,7 @@ from pathlib import Path
 from storebench.codecs import Decoding, decoding_of, get_codec
 from storebench.codecs.decoders import DECODERS, DEFAULT_DECODER, has_library
 from storebench.codecs.registry import DECODER, SCALE, codec_named, decoders_of
-from storebench.errors import MissingDependencyError, UnknownNameError, UsageError
+from storebench.errors import MissingDependencyError, UnknownNameError, UsageError, install_line
 from storebench.formats.base import Format, FormatInfo, Reader, Traits
 from storebench.formats.options import as_text
 from storebench.manifest import Manifest
@@ -27,7 +27,7 @@ ALIASES = {"png": "files+png", "jpeg": "files+jpeg", "original": "files+original
 
 @dataclass(frozen=True, kw_only=True)
 class FormatEntry:
-    """The place of a format's class, and the extra that installs the library it needs."""
+    """The place of a format's class, and the command that installs the library it needs."""
 
     target: str  # "module:Class"
     install: str | None = None
@@ -51,22 +51,22 @@ class FormatEntry:
 
 BUILTIN: dict[str, FormatEntry] = {
     "files": FormatEntry(target="storebench.formats.files.format:FilesFormat"),
-    "hdf5": FormatEntry(target="storebench.formats.hdf5.format:Hdf5Format", install="pip install '.[hdf5]'"),
+    "hdf5": FormatEntry(target="storebench.formats.hdf5.format:Hdf5Format", install=install_line("h5py")),
     "memory": FormatEntry(target="storebench.formats.memory.format:MemoryFormat"),
     "leveldb": FormatEntry(
         target="storebench.formats.leveldb.format:LevelDbFormat",
-        install="pip install '.[leveldb]'",
+        install=install_line("plyvel"),
         note="plyvel has no wheel for Python 3.13 and later: there, install LevelDB's headers first, "
         "such as Debian's libleveldb-dev",
     ),
-    "lmdb": FormatEntry(target="storebench.formats.lmdb.format:LmdbFormat", install="pip install '.[lmdb]'"),
+    "lmdb": FormatEntry(target="storebench.formats.lmdb.format:LmdbFormat", install=install_line("lmdb")),
 }
 
 
-def _peer(target: str, *libraries: str, extra: str = "peers") -> FormatEntry:
+def _peer(target: str, *libraries: str) -> FormatEntry:
     return FormatEntry(
         target=f"storebench.formats.peers.{target}",
-        install=f"pip install '.[{extra}]'",
+        install=install_line(*libraries),
         libraries=libraries,
     )
 
@@ -84,7 +84,7 @@ PEERS: dict[str, FormatEntry] = {
     "litdata": _peer("indexed:LitDataFormat", "litdata"),
     "mds": FormatEntry(
         target="storebench.formats.peers.indexed:MdsFormat",
-        install="pip install '.[mds]'",
+        install=install_line("streaming"),
         libraries=("streaming",),
         note="in an environment of its own, because it needs numpy < 2.2",
     ),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 from urllib.parse import urlsplit
 
-from storebench.errors import MissingDependencyError
+from storebench.errors import MissingDependencyError, install_line
 from storebench.places.base import MissingFileError, PlaceFailedError, Storage
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Boto3Store(ObjectStore):
             from botocore.config import Config
         except ModuleNotFoundError:
             raise MissingDependencyError(
-                "this reader needs boto3", hint="Run: pip install '.[s3]'."
+                "this reader needs boto3", hint=f"Run: {install_line('boto3')}."
             ) from None
         self._there = S3Address.of(url)
         settings = Config(
@@ -129,7 +129,9 @@ def obstore_of(url: str) -> "S3Store":
     try:
         from obstore.store import S3Store
     except ModuleNotFoundError:
-        raise MissingDependencyError("object stores need obstore", hint="Run: pip install '.[s3]'.") from None
+        raise MissingDependencyError(
+            "object stores need obstore", hint=f"Run: {install_line('obstore')}."
+        ) from None
     there = S3Address.of(url)
     settings: dict[str, Any] = {
         "endpoint": there.endpoint,

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import ClassVar, Self
 
-from storebench.errors import MissingDependencyError, StorebenchError, UsageError
+from storebench.errors import MissingDependencyError, StorebenchError, UsageError, install_line
 from storebench.probes.loop_mount import own_namespace, system_path
 from storebench.results import PlaceFacts
 from storebench.system.processes import end_with_parent, marked
@@ -285,7 +285,7 @@ SERVERS: dict[str, type[PlaceServer]] = {
 
 
 _HINTS = {
-    "weed": "Run: pip install '.[s3]'.",
+    "weed": f"Run: {install_line('seaweedfs')}.",
     "ganesha.nfsd": "Install it, such as Debian's nfs-ganesha-vfs.",
     "sshd": "Install it, such as Debian's openssh-server.",
     "ssh-keygen": "Install it, such as Debian's openssh-client.",

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from storebench.errors import UsageError, from_os_error
+from storebench.errors import UsageError, from_os_error, install_line
 from storebench.probes import machine, page_cache
 from storebench.probes.cgroup import (
     Group,
@@ -236,5 +236,5 @@ def _libraries() -> Iterator[Check]:
         yield _check("torch", cuda, found, advice)
     for name, extra in (("h5py", "hdf5"), ("plyvel", "leveldb"), ("lmdb", "lmdb")):
         version = version_of(name)
-        advice = f"For the format {extra}, run: pip install '.[{extra}]'."
+        advice = f"For the format {extra}, run: {install_line(name)}."
         yield _check(name, version, version or "not installed", advice, NO)

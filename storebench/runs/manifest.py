@@ -123,10 +123,10 @@ def whole_of(run: Path) -> Whole | None:
 
 
 def stores_of(run: Path) -> Path | None:
-    """Return the folder of the stores that a run was begun with; None if it is not there."""
+    """Return the folder of the stores that a run was begun with; None if its parent is not there."""
     with contextlib.suppress(OSError, CorruptDataError):  # named where the run is opened
         named = run.resolve() / str(read_about(run / RUN_NAME).get("stores", ""))
-        return Path(os.path.normpath(named)) if named.is_dir() else None
+        return Path(os.path.normpath(named)) if named.parent.is_dir() else None
     return None
 
 

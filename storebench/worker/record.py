@@ -450,7 +450,7 @@ def _rank_facts(
             node=part.membership.node,
             samples=record.timed_samples,
             seconds=record.timed_s,
-            samples_per_s=record.samples_per_s,
+            samples_per_s=record.timed_samples / (record.timed_s or 1.0),
             data_wait_s=record.data_wait_s,
             compute_s=record.compute_s,
             wait_for_slowest_s=wait,

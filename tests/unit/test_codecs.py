@@ -151,8 +151,6 @@ def test_a_codec_without_its_library_is_refused_with_what_installs_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, "imagecodecs", None)
     get_codec.cache_clear()
-    with pytest.raises(
-        MissingDependencyError, match=r"'qoi' needs the library .*pip install '\.\[imagecodecs\]'"
-    ):
+    with pytest.raises(MissingDependencyError, match=r"'qoi' needs the library .*pip install imagecodecs"):
         parse_backend("lmdb+qoi")
     get_codec.cache_clear()

@@ -37,7 +37,7 @@ def test_a_decoder_without_its_library_is_refused_with_what_installs_it(
 
     monkeypatch.setitem(sys.modules, LIBRARIES[name], None)
     get_codec.cache_clear()
-    with pytest.raises(MissingDependencyError, match=rf"needs the library .*pip install '\.\[{name}\]'"):
+    with pytest.raises(MissingDependencyError, match=rf"needs the library .*pip install {name}"):
         parse_backend(f"lmdb+jpeg:{name}")
     get_codec.cache_clear()
 
@@ -60,7 +60,7 @@ def test_an_unknown_decoder_is_refused_with_those_that_exist(
     told = str(caught.value)
     named = told.partition("Decoders: ")[2].partition(". Readers: ")[0]
     assert [word.partition(" ")[0] for word in named.split(", ")] == list(able)
-    assert "opencv (not installed: pip install '.[opencv]')" in named
+    assert "opencv (not installed: pip install opencv-python-headless)" in named
     assert "Readers: " in told
 
 

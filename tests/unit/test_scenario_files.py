@@ -101,7 +101,7 @@ def test_a_format_without_its_library_is_left_out_with_one_line(
     assert line.startswith(
         "left out: the format 'leveldb' needs the library 'plyvel', which is not installed."
     )
-    assert "pip install '.[leveldb]'" in line
+    assert "pip install plyvel" in line
     listed = cli("scenarios", env=without_plyvel)
     assert listed.returncode == 0
     assert listed.stderr.count("left out: ") == 1, "those of other projects are missing, too"
@@ -140,7 +140,7 @@ def test_a_format_asked_for_by_name_is_refused_without_its_library(
         done = cli(*words, env=without_plyvel)
         assert done.returncode == 2
         (line,) = done.stderr.splitlines()
-        assert "pip install '.[leveldb]'" in line
+        assert "pip install plyvel" in line
         assert "libleveldb-dev" in line
     assert [path.name for path in tmp_path.iterdir()] == ["mine.toml"]
 
@@ -148,10 +148,10 @@ def test_a_format_asked_for_by_name_is_refused_without_its_library(
 def test_formats_says_what_installs_a_missing_library(cli: Cli, without_plyvel: dict[str, str]) -> None:
     done = cli("formats", env=without_plyvel)
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("leveldb: ")]
-    assert "'plyvel', which is not installed. Run: pip install '.[leveldb]' (plyvel has no wheel" in line
+    assert "'plyvel', which is not installed. Run: pip install plyvel (plyvel has no wheel" in line
     rows = {row["name"]: row for row in json.loads(cli("formats", "--json", env=without_plyvel).stdout)}
     assert rows["leveldb"]["missing"]
-    assert rows["leveldb"]["install"] == "pip install '.[leveldb]'"
+    assert rows["leveldb"]["install"] == "pip install plyvel"
 
 
 @pytest.mark.parametrize("backends", ["1", '"png", 1', '["png"]'])

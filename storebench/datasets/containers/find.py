@@ -29,6 +29,7 @@ from storebench.errors import (
     MissingDependencyError,
     StorebenchError,
     UsageError,
+    install_line,
 )
 from storebench.fileio.json_text import parse_json
 from storebench.settings.words import Split
@@ -136,7 +137,7 @@ def find_container(text: str, split: Split) -> Container:
         # Imported here, because Parquet and Arrow need a large library, and others one that may be missing.
         found = getattr(importlib.import_module(f"storebench.datasets.containers.{module}"), name)
     except ModuleNotFoundError as error:
-        what, hint = f"{first.words} needs the package {error.name}", f"Run: pip install '.[{module}]'."
+        what, hint = f"{first.words} needs the package {error.name}", f"Run: {install_line(str(error.name))}."
         raise MissingDependencyError(what, where=place, hint=hint) from error
     container: Container = found(first.words, [file.absolute() for file in files], asked)
     return container

@@ -162,10 +162,10 @@ def _above_compute(records: Sequence[Record]) -> Iterator[Finding]:
         if record.cell.backend.is_null:
             for key in _ceiling_keys(record):
                 best = nulls.setdefault(key, {})
-                best[when] = max(best.get(when, 0.0), record.samples_per_s)
+                best[when] = max(best.get(when, 0.0), record.samples_per_s or 0.0)
         else:
             best = cells.setdefault(record.cell.cell_id, (record, {}))[1]
-            best[when] = max(best.get(when, 0.0), record.samples_per_s)
+            best[when] = max(best.get(when, 0.0), record.samples_per_s or 0.0)
     for record, rates in cells.values():
         exact, loose = _ceiling_keys(record)
         computes = record.cell.compute.kind is not ComputeKind.NONE

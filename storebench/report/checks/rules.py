@@ -209,9 +209,10 @@ def _cpu_ceiling(record: Record) -> Iterator[Finding]:
     cpu_s = spent_s - _CPU_BESIDE_S * record.cell.ranks * (1 + record.cell.workers)
     nodes = record.job.nodes if record.job else 1
     most = nodes * cores * record.samples / cpu_s if cpu_s > 0 else math.inf
-    if record.samples_per_s > most * _CPU_HEADROOM:
+    rate = record.samples_per_s or 0.0
+    if rate > most * _CPU_HEADROOM:
         each_ms = 1000 * cpu_s / record.samples
-        message = f"{record.samples_per_s:.4g}, but {number_of(nodes * cores, 'core')} do {most:.4g} at {each_ms:.3g} ms each"
+        message = f"{rate:.4g}, but {number_of(nodes * cores, 'core')} do {most:.4g} at {each_ms:.3g} ms each"
         yield finding(Rule.CEILING, record, "samples_per_s", message)
 
 

@@ -39,7 +39,7 @@ def test_a_missing_library_is_no_error(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     row = next(line for line in done.stdout.splitlines() if line.startswith("leveldb "))
-    assert "pip install '.[leveldb]'" in row
+    assert "pip install plyvel" in row
     assert "the library 'plyvel', which is not installed" in done.stdout
 
 
@@ -53,4 +53,4 @@ def test_using_a_format_whose_library_is_missing_says_what_to_install(tmp_path: 
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
-    assert "pip install '.[lmdb]'" in done.stderr.splitlines()[-1]
+    assert "pip install lmdb" in done.stderr.splitlines()[-1]

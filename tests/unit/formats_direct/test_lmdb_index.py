@@ -379,3 +379,16 @@ def test_a_store_in_a_read_only_place_keeps_its_index_in_the_users_cache(
 def test_a_missing_file_is_said(tmp_path: Path) -> None:
     with pytest.raises(CorruptStoreError, match="missing"):
         open_index(tmp_path / "data.mdb")
+
+
+@pytest.mark.parametrize(("missing", "pages"), [(17, 3), (16, 3), (15, 4), (0, 4), (-1, 4)])
+def test_a_value_on_pages_of_its_own_counts_their_header(missing: int, pages: int, tmp_path: Path) -> None:
+    """Two values side by side: a page that is not counted would let them overlap unseen."""
+    value = bytes(3 * os.sysconf("SC_PAGE_SIZE") - missing)
+    folder = write(tmp_path / "db", {b"a": value, b"b": value})
+    with PageFile(folder / "data.mdb") as file:
+        (nodes,) = leaves(file, file.meta.main)
+        _, sizes, ranges = file.values(nodes)
+    assert sizes.tolist() == [len(value)] * 2
+    assert ranges[:, 1].tolist() == [pages] * 2
+    assert abs(int(ranges[1, 0] - ranges[0, 0])) == pages

@@ -51,7 +51,6 @@ def test_the_time_of_a_neighbour_is_that_of_others_and_disturbs() -> None:
     assert found.others_cpu_s is not None
     assert found.others_cpu_s > 0.1
     assert found.disturbed == disturbance(found) != ""
-    assert found.repeats is False, "it was the second attempt"
 
 
 def test_the_time_of_a_replicate_is_not_that_of_others(tmp_path: Path) -> None:
@@ -101,10 +100,3 @@ def test_a_replicate_is_disturbed_by_the_share_of_the_cores(
     assert OTHERS_MOST_FRAC == 0.2
     found = Conditions(wall_s=10.0, cores=2, others_cpu_s=others_s, steal_s=steal_s)
     assert disturbance(found) == disturbed
-
-
-def test_only_a_first_attempt_asks_for_another() -> None:
-    first = Conditions(wall_s=1.0, cores=2, disturbed="other work")
-    assert first.repeats
-    assert not Conditions(wall_s=1.0, cores=2).repeats
-    assert not Conditions(wall_s=1.0, cores=2, disturbed="other work", attempt=2).repeats
