@@ -85,32 +85,21 @@ def put_content(content: "Content", stores: Path | None = None) -> None:
     chose_itself = told.base is not None and told.base.whole is not None
     overview = None if chose_itself and told.table else content.overview or next(iter(content.tables), None)
     requests = content.more("requests")
-    for table in filter(
-        None, (told.table, overview, *content.feeding[:1], *content.more("order"), *requests)
-    ):
-        put("")
-        write_out(drawn(table))
-        put(
-            *(
-                told.lines
-                if table is told.table
-                else table.notes
-                if table.kind in ("order", "requests")
-                else ()
-            )
-        )
-    if told.table is None:
-        put(*told.lines)
+    noted = [(table, table.notes) for table in (*content.more("order"), *requests)]
+    plain_ones = [(table, ()) for table in (overview, *content.feeding[:1])]
+    for table, notes in ((told.table, told.lines), *plain_ones, *noted):
+        if table is not None:
+            put("")
+            write_out(drawn(table))
+        put(*notes)
     if not requests:
         put(*copies_pay(content.cells))
     if told.changes:
         put("", "What would change this:", *(f"- {text}" for text in told.changes))
     put(*content.caveats)
     if told.command:
-        put(
-            "To convert all images:",
-            f"  {told.command}{f' --out {shlex.quote(str(stores))}' if stores else ''}",
-        )
+        out = f" --out {shlex.quote(str(stores))}" if stores else ""
+        put("To convert all images:", f"  {told.command}{out}")
     if content.accelerators and not content.feeding:
         say("--accelerator: no cell only loads, so nothing is known about it; run cells with compute none")
     for count, kind in (

@@ -30,7 +30,7 @@ from storebench.report.labels import (
 from storebench.report.panels import Panel, base_rank, rate_ratio
 from storebench.report.roofline import BUSY_FRAC, Curve, Roofline
 from storebench.report.tables import Table, choice_table
-from storebench.results import OTHERS_MOST_FRAC, Cell
+from storebench.results import OTHERS_MOST_FRAC
 from storebench.settings.words import LOCAL, CacheState, ComputeKind, Split
 from storebench.units import number_of
 
@@ -101,9 +101,10 @@ def decide(
     name, verb = base.label, "train" if training else "load"
     sound = [choice for choice in others if choice.may_rank and choice.ratio]
     ranked = sorted(sound, key=lambda choice: -choice.times)
-    equal = [choice for choice in ranked if choice.loss is Loss.NOTHING]
+    equal = [choice for choice in others if choice.loss is Loss.NOTHING]
     fastest = next(iter(ranked), None)
-    nearest = next((c for c in (*equal, *ranked) if c.verdict is Verdict.UNDECIDED), None)
+    open_ones = [choice for choice in ranked if choice.verdict is Verdict.UNDECIDED]
+    nearest = min(open_ones, key=lambda choice: choice.loss is not Loss.NOTHING, default=None)
     rounds = max((choice.ratio.rounds for choice in ranked if choice.ratio), default=0)
 
     def told(words: str, best: Choice | None, *, taken: bool = False) -> tuple[str, Choice | None, bool]:
@@ -175,9 +176,8 @@ def answer(
     if not bases:
         return Answer(sentence="Nothing was measured that could be compared.")
     panel = _leading(bases, named)
-    base, cold = bases[panel], panel.speaker.cold_start
+    base = bases[panel]
     choices = choices_of(panel, base, cells, roofs, named)
-    is_busy = disturbed([choice.cell for choice in choices])[0] > BUSY_MACHINE_FRAC
     profile, curve = named[0] if len(named) == 1 else None, _curve_of(base, roofs)
     sentence, best, taken = decide(
         choices[0],
@@ -185,7 +185,7 @@ def answer(
         training=work_of(base.cell) is LoopWork.TRAINING,
         accelerator=profile.title if profile else f"{len(named)} accelerators" if named else "",
         workers=_workers_here(choices[0], profile, curve) if profile else None,
-        busy=is_busy,
+        busy=disturbed([choice.cell for choice in choices])[0] > BUSY_MACHINE_FRAC,
     )
     doubt = "no rate" if base.median("samples_per_s") is None else base.doubt
     if doubt:
@@ -194,7 +194,7 @@ def answer(
             None,
             False,
         )
-    if cold:
+    if panel.speaker.cold_start:
         sentence = "A cold start ranks no store: measure in memory, or with a memory limit."
     photographs = (base.cell.data.image_size or 0) >= NETWORK_SIDE
     changes = [
@@ -202,7 +202,7 @@ def answer(
         *(() if doubt else _unranked(choices, best)),
         *_other_settings(panel, panels, best),
         *_training(panel, panels),
-        *(_enough(curve) if curve and any(curve in roof.curves and roof.trained for roof in roofs) else ()),
+        *(_enough(c) for roof in roofs for c in roof.curves if c is curve and c.decided and roof.trained),
         *_limit(best, limits),
     ]
     return Answer(
@@ -324,14 +324,10 @@ def _training(main: Panel, panels: Sequence[Panel]) -> list[str]:
     return [f"While {' or '.join(dict.fromkeys(names))} trains here, no store helps."] if names else []
 
 
-def _enough(curve: Curve) -> list[str]:
+def _enough(curve: Curve) -> str:
     """Return up to which accelerator a store is fast enough."""
     rate = number(min(curve.starving.low or curve.starving.mid, curve.supply.mid))
-    return (
-        [f"Enough for an accelerator below {rate} images/s: {backend_label(curve.backend)}."]
-        if curve.decided
-        else []
-    )
+    return f"Enough for an accelerator below {rate} images/s: {backend_label(curve.backend)}."
 
 
 def _limit(best: Choice | None, limits: Mapping[tuple[str, str], Bottleneck]) -> list[str]:
@@ -370,12 +366,8 @@ def _costs(base: Choice, profile: Accelerator | None) -> Iterable[str]:
     elif cpu_s:
         yield f"{cost}: {number(1000 * cpu_s, 2)} cores per 1,000 images/s."
     if cell.whole is not None:
-        memory, fits = size(cell.whole.memory_bytes), cell.whole.fits
-        later = (
-            "the second epoch is warm"
-            if fits
-            else "every epoch reads the disk (--cache limited measures that)"
-        )
+        memory, later = size(cell.whole.memory_bytes), "every epoch reads the disk (measure --cache limited)"
+        later = "the second epoch is warm" if cell.whole.fits else later
         yield f"Memory: {size(cell.whole.total_bytes)} hold all files; this machine has {memory}, so {later}."
         first_s = duration(cell.median("time_to_first_batch_s"))
         yield f"First batch: {first_s} after the epoch begins, once workers and readers are open."
@@ -392,15 +384,10 @@ def _after(taken: Choice) -> Iterable[str]:
 
 
 def _command(taken: Choice, base: CellSummary) -> str:
-    """Return the command that converts into a choice; "" if it reads the same store."""
-    backend = taken.cell.cell.backend
-    return (
-        "" if store_name_of(backend) == store_name_of(base.cell.backend) else convert_command(taken.cell.cell)
-    )
-
-
-def convert_command(cell: Cell) -> str:
-    """Return the command that converts the whole dataset of a cell into its store."""
+    """Return the command that converts the whole dataset into a choice; "" if it reads the same store."""
+    cell, store = taken.cell.cell, store_name_of(taken.cell.cell.backend)
+    if store == store_name_of(base.cell.backend):
+        return ""
     data, path = cell.data, cell.data.name.removeprefix(FOLDER_PREFIX)
     options = {
         "--dataset": path if "/" in path else data.name,
@@ -410,9 +397,7 @@ def convert_command(cell: Cell) -> str:
     }
     given = [word for name, value in options.items() if value is not None for word in (name, str(value))]
     flags = ["--skip-unreadable"] if data.skip_unreadable else []
-    return shlex.join(
-        ["storebench", "convert", parse_backend(store_name_of(cell.backend)).name, *given, *flags]
-    )
+    return shlex.join(["storebench", "convert", parse_backend(store).name, *given, *flags])
 
 
 def disturbed(cells: Sequence[CellSummary]) -> tuple[float, str]:

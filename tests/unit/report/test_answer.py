@@ -423,7 +423,14 @@ def test_a_first_run_ends_with_the_answer_of_its_report(
     assert all(row["samples_per_s_lo"] < row["samples_per_s_hi"] for row in told["choices"])
 
 
-@pytest.mark.parametrize("name", [*sorted(path.name for path in REFERENCE.iterdir()), "a first run"])
+LARGE = ("answer", "lmdbio-ranks", "mounts", "paper", "remote")
+RUNS = [
+    pytest.param(path.name, marks=[pytest.mark.slow] if path.name in LARGE else [])
+    for path in sorted(REFERENCE.iterdir())
+]
+
+
+@pytest.mark.parametrize("name", [*RUNS, "a first run"])
 def test_every_door_shows_the_same_answer(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
