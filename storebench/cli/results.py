@@ -5,6 +5,7 @@ import enum
 import io
 import itertools
 import json
+import shlex
 import shutil
 import sys
 from collections.abc import Sequence
@@ -75,28 +76,30 @@ def report(
         say(f"page: {written.files[0]}")
 
 
-def put_content(content: "Content") -> None:
+def put_content(content: "Content", stores: Path | None = None) -> None:
     """Print the answer of a report, its matrix of stores by settings, and what would change the answer."""
     from storebench.report.remote import copies_pay
 
     told = content.answer
     put(told.sentence, *filter(None, (told.conditions,)), *content.incomplete)
-    table = content.overview or next(iter(content.tables), None)
-    if table is not None:
-        put("")
-        write_out(drawn(table))
-    for table in content.feeding[:1]:
-        put("")
-        write_out(drawn(table))
-    for table in (*content.orders, *content.requests):
-        put("")
-        write_out(drawn(table))
-        put(*table.notes)
-    if not content.requests:
+    chose_itself = told.base is not None and told.base.whole is not None
+    overview = None if chose_itself and told.table else content.overview or next(iter(content.tables), None)
+    requests = content.more("requests")
+    noted = [(table, table.notes) for table in (*content.more("order"), *requests)]
+    plain_ones = [(table, ()) for table in (overview, *content.feeding[:1])]
+    for table, notes in ((told.table, told.lines), *plain_ones, *noted):
+        if table is not None:
+            put("")
+            write_out(drawn(table))
+        put(*notes)
+    if not requests:
         put(*copies_pay(content.cells))
     if told.changes:
         put("", "What would change this:", *(f"- {text}" for text in told.changes))
     put(*content.caveats)
+    if told.command:
+        out = f" --out {shlex.quote(str(stores))}" if stores else ""
+        put("To convert all images:", f"  {told.command}{out}")
     if content.accelerators and not content.feeding:
         say("--accelerator: no cell only loads, so nothing is known about it; run cells with compute none")
     for count, kind in (
@@ -107,15 +110,22 @@ def put_content(content: "Content") -> None:
             say(f"warning: {number_of(count, 'cell')} {kind}")
 
 
-def print_summary(run: Path, named: Sequence["Accelerator"] = ()) -> None:
+def print_summary(run: Path, named: Sequence["Accelerator"] = (), stores: Path | None = None) -> None:
+    from storebench.accelerators import find_accelerator
+    from storebench.planner.words import disk_line
     from storebench.report.build import summarise_results
     from storebench.runs.records import RECORDS_NAME
 
     content = summarise_results(run / RECORDS_NAME, named)  # not the folder, which may hold other runs
-    put_content(content)
-    for table in () if content.requests else content.io:
-        write_out(drawn(table))
-        put(*table.notes)
+    put_content(content, stores)
+    told = content.answer
+    if told.base is not None and told.base.whole is not None:
+        profile = named[0] if named else find_accelerator("a100")
+        put(*filter(None, [disk_line(list(content.cells), (told.choice or told.base).backend, profile)]))
+    else:
+        for table in () if content.more("requests") else content.io:
+            write_out(drawn(table))
+            put(*table.notes)
     if short := [int(cell.fact("store_count") or 0) for cell in content.cells if cell.whole_only]:
         say(f"too few steps in the requested state for a rate; use --size {2 * max(short)}")
     if content.findings:
@@ -124,15 +134,24 @@ def print_summary(run: Path, named: Sequence["Accelerator"] = ()) -> None:
 
 
 def as_dict(written: "Report") -> dict[str, Any]:
-    content = written.content
-    tables = [
-        {"caption": table.caption, "rows": [dict(zip(table.raw_head, row, strict=True)) for row in table.raw]}
-        for table in content.tables
-    ]
+    content, told = written.content, written.content.answer
+
+    def rows(table: "Table") -> list[dict[str, Any]]:
+        return [dict(zip(table.raw_head, row, strict=True)) for row in table.raw]
+
+    tables = [{"caption": table.caption, "rows": rows(table)} for table in content.tables]
     return {
-        "answer": content.answer.sentence,
-        "conditions": content.answer.conditions,
-        "changes": list(content.answer.changes),
+        "answer": told.sentence,
+        "conditions": told.conditions,
+        "base": told.base and told.base.backend,
+        "choice": told.choice and told.choice.backend,
+        "best": told.best and told.best.cell.backend,
+        "verdict": str(told.verdict),
+        "ratio": told.ratio and {"mid": told.ratio.mid, "low": told.ratio.low, "high": told.ratio.high},
+        "choices": rows(told.table) if told.table else [],
+        "lines": list(told.lines),
+        "changes": list(told.changes),
+        "command": told.command,
         "incomplete": list(content.incomplete),
         "failed_cells": len(content.failed),
         "invalid_cells": sum(bool(cell.invalid) for cell in content.cells),

@@ -15,12 +15,10 @@ from storebench.cli.common import (
     dataset_named,
     exit_codes,
     progress,
-    put,
     put_json,
     runs_dir,
     say,
     stores_dir,
-    write_out,
     writes_into,
 )
 from storebench.cli.options import (
@@ -46,7 +44,7 @@ from storebench.cli.options import (
     with_loop_options,
 )
 from storebench.cli.progress import StderrWatcher, loop_line, print_plan, rounds_words, total_line
-from storebench.cli.results import drawn, print_summary
+from storebench.cli.results import print_summary
 from storebench.settings.loop import NO_MODEL
 from storebench.settings.words import ComputeKind
 from storebench.units import format_duration, number_of
@@ -57,7 +55,6 @@ if TYPE_CHECKING:
     from storebench.results import Record
     from storebench.runs.folder import Run
     from storebench.scenario import Scenario
-    from storebench.settings.backend import Backend
 
 
 def chosen_run(
@@ -82,46 +79,6 @@ def chosen_run(
     if len({cell.backend.format for cell in scenario.cells()}) == 1:
         say("no store is left to compare with: install one of these libraries")
     return first, scenario
-
-
-def _print_advice(folder: Path, stores: Path | None, named: Sequence[Accelerator]) -> None:
-    """Print what to do with the images, what each choice costs, and the command that converts."""
-    from storebench.advice import advise
-
-    advice = advise(folder, named)
-    if advice is None:
-        print_summary(folder, named)
-        return
-    put(advice.sentence)
-    if advice.table is not None:
-        write_out(drawn(advice.table))
-    put(*advice.lines)
-    from storebench.planner.words import disk_line
-    from storebench.report.analysis import load_results
-    from storebench.report.answer import convert_command
-    from storebench.report.cells import summarise
-
-    accelerator = named[0] if named else find_accelerator("a100")
-    cells = summarise(load_results(folder))
-    chosen = advice.chosen
-    put(*filter(None, [disk_line(cells, chosen.backend.name if chosen else cells[0].backend, accelerator)]))
-    if chosen is not None:
-        took = f", about {format_duration(advice.convert_s)}" if advice.convert_s else ""
-        put(f"To convert all images{took}:", f"  {convert_command(chosen, stores)}")
-        put(*_reading_lines(chosen.backend))
-    if advice.findings:
-        say(f"attention: {number_of(advice.findings, 'finding')}; 'storebench validate {folder}' lists them")
-
-
-def _reading_lines(backend: "Backend") -> list[str]:
-    """Return the line that names the reader of the recommended store; none if it is the default reader of its format."""
-    from storebench.formats.registry import parse_backend, store_name_of
-
-    if backend.reader == parse_backend(store_name_of(backend)).reader:
-        return []
-    options = f", options={dict(backend.options)!r}" if backend.options else ""
-    python = f"storebench.StoreDataset(STORE, {backend.reader!r}{options})"
-    return [f"Read it with {backend}; in Python: {python}"]
 
 
 _WITH_RESUME = {"resume", "out", "stores", "drop_caches", "accelerators", "as_json"}
@@ -360,19 +317,14 @@ def finish(
     hint: str | None = None,
 ) -> None:
     """Print what a finished run says, and end with the exit code of its records."""
-    from storebench.first_run.choice import NAME
-    from storebench.runs.folder import Run
     from storebench.runs.replicates import failures, unsound
 
-    scenario = Run.read(folder).scenario
     if as_json:
         from storebench.runs.records import record_to_dict
 
         put_json([record_to_dict(record) for record in records])
-    elif scenario.name == NAME:
-        _print_advice(folder, stores, named)
     elif records:
-        print_summary(folder, named)
+        print_summary(folder, named, stores)
     say(
         f"{folder}: {number_of(len(records), 'record')}; 'storebench report {shlex.quote(str(folder))} --out report' draws them"
     )

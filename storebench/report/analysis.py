@@ -9,7 +9,7 @@ import pandas as pd
 from storebench.errors import DataNotFoundError, UsageError
 from storebench.report.cells import CellSummary, summarise
 from storebench.report.frame import BACKEND_COLUMNS, CELL_COLUMNS, PLACE_COLUMNS, to_frame
-from storebench.report.panels import paired
+from storebench.report.panels import paired, rate_ratio
 from storebench.runs.records import RECORDS_NAME, read_records
 from storebench.runs.steps import read_table
 
@@ -174,7 +174,11 @@ def compare(
         raise UsageError(f"the baseline {by}={baseline!r} does not occur in these results")
     pairs = [(cell, bases.get(_key(cell, fixed, by))) for cell in cells]
     sides = [(cell, base) for cell, base in pairs if base is not None and _value(cell, by) != baseline]
-    compared = [(cell, paired(cell.values(metric), base.values(metric))) for cell, base in sides]
+    ranks = metric == "samples_per_s" and by in _IMPLIED  # stores have the verdicts of a report
+    compared = [
+        (cell, rate_ratio(cell, base) if ranks else paired(cell.values(metric), base.values(metric)))
+        for cell, base in sides
+    ]
     return pd.DataFrame(
         [
             {name: cell.fields[name] for name in CELL_COLUMNS}

@@ -44,9 +44,6 @@ from storebench.settings.words import ComputeKind
 _FIRST_PLOTS = ("step-time", "roofline", "workers", "ranks", "rank-steps", "codecs")
 """Plots of the first dataset that the page shows; all others are collapsed."""
 
-_MOST_COLUMNS = 5
-"""Settings in the matrix of a page without JavaScript."""
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Section:
@@ -70,7 +67,6 @@ class Content:
 
     answer: Answer
     sections: tuple[Section, ...]
-    matrix: Table | None
     panels: tuple[Panel, ...]
     """In the order of importance; the page's table of one has its anchor."""
     anchors: tuple[str, ...]
@@ -103,23 +99,14 @@ class Content:
                 loading.setdefault(panel.first.dataset_key, []).append(panel)
         return [io_table(panels, self.limits) for panels in loading.values()]
 
-    @property
-    def orders(self) -> tuple[Table, ...]:
-        """How random the readers' own orders are, for each dataset that has such readers."""
-        return self._more("order")
-
-    @property
-    def requests(self) -> tuple[Table, ...]:
-        """What servers answered, for each dataset that was read from one."""
-        return self._more("requests")
-
-    def _more(self, kind: str) -> tuple[Table, ...]:
+    def more(self, kind: str) -> tuple[Table, ...]:
+        """Return the tables of a kind beside those of panels, of every dataset in order."""
         return tuple(table for section in self.sections for table in section.more if table.kind == kind)
 
     @property
     def feeding(self) -> tuple[Table, ...]:
         """Which stores feed the named accelerators, for each dataset of which cells only load."""
-        return self._more("roofline") if self.accelerators else ()
+        return self.more("roofline") if self.accelerators else ()
 
     @property
     def failed(self) -> list[CellSummary]:
@@ -155,12 +142,11 @@ def content_of(
             if (kept := tuple(cell for cell in panel.cells if cell.key not in points))
         ]
     )
-    told = answer(ordered(panels([c for c in sound if c.key not in points])), roofs, limits)
-    lead = told.panel.first.dataset_key if told.panel else None
+    told = answer(listed, cells, roofs, limits, accelerators)
+    lead = told.base.dataset_key if told.base else None
     groups: dict[tuple[Any, ...], list[CellSummary]] = {}
     for cell in sorted(cells, key=lambda cell: cell.dataset_key != lead):
         groups.setdefault(cell.dataset_key, []).append(cell)
-    shown = [panel for panel in listed if len(panel.stored) > 1]
     anchors = {panel.cells: f"panel-{number}" for number, panel in enumerate(listed)}
     return Content(
         answer=told,
@@ -177,7 +163,6 @@ def content_of(
             )
             for key, group in groups.items()
         ),
-        matrix=matrix(shown[:_MOST_COLUMNS]) if len(shown) > 1 else None,
         panels=tuple(listed),
         anchors=tuple(anchors.values()),
         cells=tuple(cells),
@@ -186,9 +171,9 @@ def content_of(
         findings=tuple(findings),
         incomplete=tuple(incomplete(records)),
         caveats=(
-            *filter(None, (disturbed(cells),)),
-            *not_held(cells),
-            *_caveats(groups.values()),
+            *filter(None, (disturbed(cells)[1],)),
+            *not_held(cell for cell in cells if cell not in [choice.cell for choice in told.choices]),
+            *_caveats(groups.values(), told.conditions),
             *_left_out(records),
         ),
         environments=tuple(machines.values()),
@@ -196,11 +181,14 @@ def content_of(
     )
 
 
-def _caveats(groups: Iterable[Sequence[CellSummary]]) -> list[str]:
+def _caveats(groups: Iterable[Sequence[CellSummary]], conditions: str) -> list[str]:
+    """Return what is not real about the images of each dataset, without what the conditions say already."""
     where: dict[str, list[str]] = {}
     for group in groups:
         for text in caveats(group):
-            where.setdefault(text, []).append(dataset_label(group[0]))
+            label = dataset_label(group[0])
+            if f"{label} ({text})" not in conditions:
+                where.setdefault(text, []).append(label)
     return [f"{'; '.join(titles)}: {text}" for text, titles in where.items()]
 
 

@@ -201,12 +201,8 @@ def caveats(cells: Iterable[CellSummary]) -> list[str]:
     """Return what is not real about these cells, and which replicates were not steady."""
     noted: dict[str, None] = {}
     for cell in cells:
-        origin = cell.fact("store_origin") or ("synthetic" if cell.cell.data.synthetic else "real")
-        if origin == "synthetic":
-            noted["SYNTHETIC images, a stand-in"] = None
-        elif origin == "derived":
-            share = percent(cell.fact("store_derived_frac"))
-            noted[f"DERIVED images: {share} are crops, flips and brightness changes"] = None
+        if origin := origin_words(cell):
+            noted[origin] = None
         for clause in (resize_clause(cell.fact("store_provenance_note") or ""), _served_clause(cell)):
             if clause:
                 noted[f"RESIZED images: {clause}"] = None
@@ -219,6 +215,15 @@ def caveats(cells: Iterable[CellSummary]) -> list[str]:
         if cell.held_elsewhere:
             noted[f"HELD ELSEWHERE: {backend_label(cell.backend)} read fewer bytes than it served"] = None
     return list(noted)
+
+
+def origin_words(cell: CellSummary) -> str:
+    """Return what is not real about a cell's images; "" if they are those of the dataset."""
+    origin = cell.fact("store_origin") or ("synthetic" if cell.cell.data.synthetic else "real")
+    if origin == "derived":
+        share = percent(cell.fact("store_derived_frac"))
+        return f"DERIVED images: {share} are crops, flips and brightness changes"
+    return "SYNTHETIC images, a stand-in" if origin == "synthetic" else ""
 
 
 def _served_clause(cell: CellSummary) -> str:

@@ -10,14 +10,12 @@ import jinja2
 from markupsafe import Markup
 
 from storebench._version import __version__
-from storebench.formats.registry import parse_backend, store_name_of
 from storebench.plain_text import markdown as escaped_markdown
 from storebench.plain_text import plain
-from storebench.report.answer import convert_command
 from storebench.report.cells import backend_rank
 from storebench.report.content import Content
 from storebench.report.explorer import explored
-from storebench.report.labels import backend_label, duration, number, percent, size
+from storebench.report.labels import backend_label, number, size
 from storebench.report.plots.style import colour_of
 from storebench.report.tables import BRACKETS, MOST_TABLES
 from storebench.settings.words import CacheState
@@ -45,40 +43,18 @@ def _context(content: Content) -> dict[str, Any]:
     return {
         "content": content,
         "answer": content.answer,
-        "tiles": _tiles(content),
         "brackets": BRACKETS,
         "version": __version__,
         "most_tables": MOST_TABLES,
         "most_findings": _MOST_FINDINGS,
-        "command": _command(content),
         "evidence": _evidence(content),
     }
 
 
-def _tiles(content: Content) -> list[tuple[str, str]]:
-    """Return (figure, meaning) of the three tiles: the fastest store, the base, and what the store costs."""
-    told = content.answer
-    if told.panel is None or told.panel.base is None:
-        return []
-    base, best = told.panel.base, told.panel.fastest()
-    tiles = []
-    if best is not None and best is not base:
-        tiles.append((f"{number(best.median('samples_per_s'))}/s", f"fastest: {backend_label(best.backend)}"))
-    limit = content.limits.get(base.key)
-    part = "" if limit is None else f"; {percent(limit.share)} {limit.bound}"
-    tiles.append((f"{number(base.median('samples_per_s'))}/s", f"{backend_label(base.backend)}{part}"))
-    best = best or base
-    own, other = best.fact("bytes_on_disk"), base.fact("bytes_on_disk")
-    if own and other:
-        beside = "" if best is base else f"{number(own / other, 2)} times the disk; "
-        tiles.append((size(own), f"{beside}{duration(best.fact('build_s'))} to convert"))
-    return tiles
-
-
 def _bars(content: Content) -> dict[str, Any]:
     """Return the stores of the answer as bars, and accelerators as lines, in percent of the longest."""
-    panel = content.answer.panel
-    rated = [] if panel is None else [(cell, cell.interval("samples_per_s")) for cell in panel.measured]
+    labels = {choice.cell: choice.label for choice in content.answer.choices}
+    rated = [(cell, cell.interval("samples_per_s")) for cell in labels]
     shown = sorted(((cell, rate) for cell, rate in rated if rate), key=lambda pair: -pair[1].mid)[:_MOST_BARS]
     if not shown:
         return {}
@@ -88,7 +64,7 @@ def _bars(content: Content) -> dict[str, Any]:
     return {
         "rows": [
             {
-                "label": backend_label(cell.backend),
+                "label": labels[cell],
                 "colour": colour_of(cell.backend, cell.cell.backend.format),
                 "codec": cell.cell.backend.codec,
                 "width": 100 * rate.mid / full,
@@ -105,16 +81,6 @@ def _bars(content: Content) -> dict[str, Any]:
         ],
         "left_out": len(rated) - len(shown),
     }
-
-
-def _command(content: Content) -> str:
-    """Return the command that converts into the recommended store; "" if there is nothing to convert."""
-    told = content.answer
-    if told.choice is None or told.panel is None or told.choice is told.panel.base:
-        return ""
-    own, command = told.choice.cell, convert_command(told.choice.cell)
-    is_default = own.backend.reader == parse_backend(store_name_of(own.backend)).reader
-    return command if is_default else f"{command}  # read it as {own.backend.name}"
 
 
 def _evidence(content: Content) -> list[tuple[str, str]]:

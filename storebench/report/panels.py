@@ -7,7 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from storebench.codecs import any_size
 from storebench.comparison import Ratio, Verdict, compare
+from storebench.datasets.base import PATH_PREFIXES
 from storebench.report.cells import (
     MEMORY_FORMAT,
     CellSummary,
@@ -22,8 +24,10 @@ DEFAULT_READAHEAD_KIB = 128
 """Linux's default read-ahead; panels with other sizes come first only if it was not measured."""
 
 IN_PLACE = ("container", "container:stream", "container+raw")
-BASES = (*IN_PLACE, "png", "jpeg", "original")
-"""Backends that others are compared with: the first that was measured, else the first in the paper's order."""
+"""Backends that read a container where it is."""
+
+USERS_OWN = 1
+"""Up to this rank of a base, the samples are read from the user's own files."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -63,11 +67,8 @@ class Panel:
 
     @property
     def base(self) -> CellSummary | None:
-        """The base of the comparisons; it does not depend on the measured rates."""
-        of = {cell.backend: cell for cell in reversed(self.measured)}
-        return next(
-            (of[name] for name in BASES if name in of), next(iter(self.stored or self.measured), None)
-        )
+        """The measured cell that others are compared with: what the user has, whatever its rate."""
+        return min(self.measured, key=base_rank, default=None)
 
     def fastest(self) -> CellSummary | None:
         """Return the stored cell with the highest rate among those that may be ranked."""
@@ -79,6 +80,20 @@ class Panel:
         if self.base is None or cell is self.base or cell.is_null:
             return None
         return rate_ratio(cell, self.base)
+
+
+def base_rank(cell: CellSummary) -> int:
+    """Return how far a cell is from what the user has: a container, original files, files; then stores."""
+    backend, codec = cell.cell.backend, cell.cell.backend.codec.partition(":")[0]
+    if backend.name in IN_PLACE:
+        return 0
+    if backend.format == MEMORY_FORMAT:
+        return 7
+    if backend.format != "files":
+        return 6
+    if any_size(codec):
+        return 1 if cell.cell.data.name.startswith(PATH_PREFIXES) else 4
+    return {"png": 2, "jpeg": 3}.get(codec, 5)
 
 
 def rate_ratio(cell: CellSummary, base: CellSummary, metric: str = "samples_per_s") -> Ratio | None:

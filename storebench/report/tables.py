@@ -11,6 +11,7 @@ from storebench.comparison import Estimate, Ratio, Verdict
 from storebench.plain_text import markdown, plain
 from storebench.report.bottleneck import Bottleneck, inflation
 from storebench.report.cells import CellSummary, backend_rank, varying_fields
+from storebench.report.choices import Choice, cores_for
 from storebench.report.codecs import Coded
 from storebench.report.labels import (
     backend_label,
@@ -44,6 +45,7 @@ from storebench.report.remote import copies_pay, law_notes, law_rates, needed_re
 from storebench.report.roofline import Curve, Point, Roofline, model_errors
 from storebench.results import COLD_SHARES
 from storebench.settings.words import CacheState
+from storebench.units import number_of
 
 MOST_TABLES = 40
 """Tables of one dataset on the page or the terminal; a matrix of hundreds of settings is read from the CSV files."""
@@ -250,6 +252,53 @@ def io_table(
 def limit_words(limit: Bottleneck | None) -> str:
     """Return what limits a cell, with its share of the time; "" if it is not known."""
     return f"{limit.bound} {percent(limit.share)}" if limit else ""
+
+
+def choice_table(choices: Sequence[Choice], accelerators: Sequence[Accelerator]) -> Table:
+    """Return one row per choice: rates and ratios with their intervals, costs, and what changes in training."""
+    column: type[_Column[Choice]] = _Column
+    base = choices[0].cell
+    state = CacheState(base.cell.cache)
+    others = {(cell.cell.workers, cell.cell.cache) for cell in choices[0].alike}
+    counts = sorted({count for count, cache in others if cache == state} | {base.cell.workers})
+    has_cold = state is not CacheState.COLD and (base.cell.workers, CacheState.COLD) in others
+
+    def rate(workers: int, cache: CacheState) -> Callable[[Choice], str]:
+        def words(choice: Choice) -> str:
+            cells = (choice.cell, *choice.alike)
+            wanted = [c for c in cells if (c.cell.workers, c.cell.cache) == (workers, cache)]
+            return rate_words(wanted[0], with_interval) if wanted else ""
+
+        return words
+
+    def cores(choice: Choice) -> str:
+        needed = [cores_for(profile, choice.cpu_s) for profile in accelerators if choice.cpu_s]
+        return " / ".join(f"{count:,}" for count in needed)
+
+    def verdict(choice: Choice) -> str:
+        return "" if choice.cell is base else verdict_words(choice.ratio, choice.cell, base)
+
+    names = " / ".join(profile.name for profile in accelerators)
+    columns = [
+        column("choice", "choice", lambda c: c.label),
+        column("", "backend", lambda c: c.cell.backend),
+        *(
+            column(
+                f"images/s, {number_of(count, 'worker') if count else 'no workers'}", "", rate(count, state)
+            )
+            for count in counts
+        ),
+        column("", "samples_per_s", lambda c: c.cell.interval("samples_per_s"), interval=True),
+        column("times", "ratio", lambda c: c.ratio, interval=True),
+        column("verdict", "verdict", verdict),
+        *([column("first epoch, cold", "", rate(base.cell.workers, CacheState.COLD))] if has_cold else []),
+        column("CPU ms", "cpu_s_per_sample", lambda c: c.cpu_s, lambda cpu_s: number(cpu_s and 1000 * cpu_s)),
+        column("disk", "bytes_on_disk", lambda c: c.of_all("bytes_on_disk"), size),
+        *([column(f"cores for {names}", "", cores)] if accelerators else []),
+        column("changes in training", "loss", lambda c: str(c.loss)),
+    ]
+    caption = "The choices; CPU per image, disk for all images"
+    return _table("choices", caption, columns, choices)
 
 
 def order_table(cells: Sequence[CellSummary]) -> Table | None:

@@ -105,6 +105,33 @@ def test_the_device_is_the_limit_where_it_delivers_nearly_all_it_can(
     assert limit_of(backend, cache="cold", ceilings=rates, **spans).bound is bound
 
 
+def test_workers_share_the_time_in_which_they_fetch() -> None:
+    rates = Ceilings(device_random_1_bytes_per_s=1.0, device_random_16_bytes_per_s=ARRIVING / 0.9)
+    spans: dict[str, Any] = {"wait_ms": 19.5, "compute_ms": 0.5, "fetch_ms": 4 * 19.0, "prep_ms": 0.5}
+    limit = limit_of(workers=4, cache="cold", ceilings=rates, bytes_on_disk=0, **spans)
+    assert (limit.bound, limit.share) == (Bound.STORAGE, pytest.approx(19 / 20))
+
+
+def test_the_storage_has_what_a_warm_fetch_saves() -> None:
+    cold = make_record("lmdb", cache="cold", wait_ms=20, compute_ms=1, fetch_ms=19, prep_ms=1)
+    warm = make_record("lmdb", cache="warm", wait_ms=17, compute_ms=1, fetch_ms=5, prep_ms=12)
+    limit = limits_of(cold, warm)["lmdb cold"]
+    assert (limit.bound, limit.share, limit.gain) == (Bound.FETCH, pytest.approx(14 / 21), pytest.approx(3.0))
+
+
+def test_copying_and_computing_are_one_stage_of_the_loop() -> None:
+    spans: dict[str, Any] = {
+        "wait_ms": 1,
+        "h2d_ms": 5,
+        "compute_ms": 4,
+        "decode_ms": 16,
+        "fetch_ms": 0,
+        "prep_ms": 0,
+    }
+    limit = limit_of(workers=2, **spans)
+    assert (limit.bound, limit.gain) == (Bound.COPY, pytest.approx(10 / 8))
+
+
 def test_computing_that_loading_slows_down_is_contention() -> None:
     null = replicates("null", [0.0] * 5, compute_ms=10.0, fetch_ms=0, prep_ms=0, workers=2)
     slowed = replicates("lmdb", [0.5] * 5, compute_ms=20.0, fetch_ms=4.0, workers=2)

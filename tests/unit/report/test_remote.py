@@ -22,7 +22,7 @@ RECORDS = Path(__file__).parents[3] / "results" / "reference" / "remote"
 
 def needed(wanted: int) -> list[list[float]]:
     """Return the figures of each place's sentence for an accelerator named X of `wanted` images/s."""
-    found = summarise_results(RECORDS, [find_accelerator(f"X={wanted}")]).requests
+    found = summarise_results(RECORDS, [find_accelerator(f"X={wanted}")]).more("requests")
     notes = [note for table in found for note in table.notes if note.startswith("X (")]
     return [
         [float(figure.replace(",", "")) for figure in re.findall(r"\d[\d,.]*\d|\d", note)] for note in notes

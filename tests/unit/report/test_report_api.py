@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 import storebench
 from storebench.errors import DataNotFoundError, UsageError
+from storebench.report.frame import to_frame
 from storebench.training.step_table import step_table
 from tests.support.planted import make_record, paper_records, replicates, write_run
 
@@ -89,6 +90,14 @@ def test_compare_decides_nothing_on_fewer_rounds_than_a_report_does(results: pd.
     few = storebench.compare(results[results["replicate"] < 2], by="backend", baseline="png")
     assert set(few["rounds"]) == {2}
     assert set(few["verdict"]) == {"undecided"}
+
+
+def test_compare_ranks_no_store_by_a_rate_that_an_answer_does_not_rank() -> None:
+    records = [(r, Path("run/records.jsonl")) for r in paper_records("cold")]
+    stores = storebench.compare(to_frame(records), by="backend", baseline="png")
+    assert set(stores[stores["backend"] == "lmdb"]["verdict"]) == {"undecided"}
+    waits = storebench.compare(to_frame(records), by="backend", baseline="png", metric="data_wait_s")
+    assert set(waits[waits["backend"] == "lmdb"]["verdict"]) == {"slower"}
 
 
 def test_compare_refuses_what_no_cell_has(results: pd.DataFrame) -> None:
