@@ -12,7 +12,7 @@ from storebench.profiling.replay import replayed_s
 
 SECOND = NEARLY_NONE = 1e-9
 MAKING = (Bound.TRANSFORM, Bound.WAITING, Bound.COLLATE, Bound.HANDOFF)
-_MOST_REPLAYED = 5_000
+_MOST_REPLAYED = 2_000
 # Batches that each worker makes ahead if the loop has no workers: torch's own number.
 _AHEAD = 2
 

@@ -428,10 +428,8 @@ def _judged(case: _Case) -> Report:
     part = max(limits, key=lambda part: (round(limits[part].removed, 2), spent.get(part, 0.0)))
     limit = limits[part]
     if limit.removed < LEAST_GAIN:
-        alone_s = costs.with_share(0.0, Bound.COMPUTE).step_s
-        limit = _Limit(
-            Bound.COMPUTE, case.gain(report.step_s - alone_s + report.first_loops_s / report.steps), 1.0
-        )
+        saved_s = max(0.0, report.step_s - costs.with_share(0.0, Bound.COMPUTE).step_s)
+        limit = _Limit(Bound.COMPUTE, case.gain(saved_s + report.first_loops_s / report.steps), 1.0)
     elif is_opaque and part in costs.wall:
         limit = limit._replace(bound=Bound.LOADER)
     shown = set(case.rates) or ({1, report.cores, case.needed, costs.workers} if report.parts_s else set())

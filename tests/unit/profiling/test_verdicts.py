@@ -327,6 +327,7 @@ def test_a_planted_limit_is_named(name: str, tmp_path: Path) -> None:
     assert verdict.bound is bound, str(verdict)
     assert verdict.gain == pytest.approx(gain, rel=0.03)
     assert len(str(verdict).splitlines()) <= 12
+    assert ("persistent_workers" in verdict.remedy) == (name in {"starts", "ends"})
 
 
 PREDICTED: dict[str, tuple[Loop, Mapping[int, float] | None, dict[int, float]]] = {
@@ -371,11 +372,6 @@ def test_what_other_workers_gain_is_predicted(name: str, tmp_path: Path) -> None
     assert verdict.by_workers == pytest.approx(gains, rel=0.03)
     if rates:
         assert (verdict.bound, verdict.workers_needed) == (Bound.FEW_WORKERS, 4)
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_workers_that_persist_are_advised_where_they_help(name: str, tmp_path: Path) -> None:
-    assert ("persistent_workers" in str(report(CASES[name][0], tmp_path))) == (name in ("starts", "ends"))
 
 
 def test_unusual_steps_are_told(tmp_path: Path) -> None:
