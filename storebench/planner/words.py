@@ -75,7 +75,7 @@ def table(plan: Plan, *, page: bool = False) -> Table:
     columns: dict[str, Sequence[str]] = {
         "store": [store.label for store in stores],
         "images/s": [f"{'= ' * (store.label in plan.ties)}{number(store.images_per_s)}" for store in stores],
-        "busy (90%)": [_busy(store).replace(" to ", "-") for store in stores],
+        "busy": [_busy(store).replace(" to ", "-") for store in stores],
         "first epoch": [_time(store.first_h) for store in stores if page],
         "per epoch": [_time(store.epoch_h) for store in stores if page or store.total_h is None],
         "all epochs": ["" if store.total_h is None else _time(store.total_h) for store in stores],
@@ -88,7 +88,7 @@ def table(plan: Plan, *, page: bool = False) -> Table:
         ],
     }
     shown = {head: values for head, values in columns.items() if any(values)}
-    notes = ["busy (90%): nine of ten such predictions were this wrong at most"]
+    notes = ["busy: a 90% interval; nine of ten such predictions were this wrong at most"]
     if any(columns["epochs to pay"]):
         notes.append(f"epochs to pay: after so many, a conversion to {plan.conversion} has saved its time")
     return Table(
