@@ -340,8 +340,7 @@ def validate(results: ResultsArgument, as_json: JsonOption = False) -> None:
     fails. Replicates that failed have no figures to check; their number is printed.
     """
     with exit_codes():
-        from storebench.report.checks.records import nothing_to_read, read_all, validate_records
-        from storebench.report.content import cells_of
+        from storebench.report.checks.records import cells_of, nothing_to_read, read_all, validate_records
         from storebench.report.labels import not_held
         from storebench.results import Status
         from storebench.runs.promised import incomplete

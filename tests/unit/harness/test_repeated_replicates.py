@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from storebench.probes.machine import IN_MEMORY, mount_of
-from storebench.report.checks.records import read_all, validate
-from storebench.report.content import cells_of
+from storebench.report.checks.records import cells_of, read_all, validate
 from storebench.results import Conditions, Record
 from storebench.runner import Silent, execute
 from storebench.runs.folder import Run

@@ -122,6 +122,6 @@ def test_a_row_says_what_limits_it(decode_ms: float, limit: str) -> None:
     content = planted(
         ("png:objects?inflight=64", UP, TWENTY, 1000.0), decode_ms=decode_ms, fetch_ms=950 - decode_ms
     )
-    [table] = content.requests
+    [table] = content.more("requests")
     [row] = table.rows
     assert row[table.head.index("limited by")].startswith(limit)

@@ -11,8 +11,7 @@ import pytest
 
 from storebench.report.build import write_report
 from storebench.report.cells import CellSummary, summarise
-from storebench.report.checks.records import read_all, validate, validate_records
-from storebench.report.content import cells_of
+from storebench.report.checks.records import cells_of, read_all, validate, validate_records
 from storebench.report.frame import to_frame
 from storebench.report.labels import not_held
 from storebench.report.panels import rate_ratio
