@@ -62,7 +62,7 @@ class Evicting(Silent):
 def two_stores(**keys: Any) -> Scenario:
     matrix = {
         "dataset": "cifar10", "synthetic": True, "limit": 2000, "batch_size": 100, "model": "none",
-        "compute": "none", "threads": 1, "cache": "warm", "backends": ["lmdb", "hdf5"], "passes": 20,
+        "compute": "none", "threads": 1, "cache": "warm", "backends": ["lmdb", "hdf5"], "passes": 4,
     }  # fmt: skip
     rule = {"name": "held", "test_limit": 0, "ceilings": False, "replicates": 3, "repeat_disturbed": True}
     return make_scenario(rule | keys | {"matrix": [matrix]})
