@@ -21,7 +21,7 @@ MORE: dict[str, list[Any]] = {
     "bytes_per_s": [1e6, 1e9, 1e11],
     "requests_per_s": [10.0, 1e4, 1e8],
 }
-TARGET = {"samples": 1_281_167, "cores": 64, "workers": 8, "accelerator": find_accelerator("a100")}
+TARGET: dict[str, Any] = {"samples": 1_281_167, "cores": 64, "workers": 8, "accelerator": find_accelerator("a100")}
 TARGETS: list[dict[str, Any]] = [
     {"epochs": 1},
     {"nodes": 16, "epochs": 3, "count": 8, "memory_bytes": 1e11},
