@@ -33,8 +33,10 @@ def train(context="fork"):
 """
 
 SCRIPTS = {
-    "done": "train()\n",
-    "own exit code": "train()\nsys.exit(7)\n",
+    "own exit code": "import atexit\natexit.register(lambda: print('exit', Images))\ntrain()\nsys.exit(7)\n",
+    "exit at once": "import os\ntrain()\nsys.stdout.flush()\nos._exit(7)\n",
+    "thread": "import concurrent.futures.process, threading\nthreading.Thread(target=train).start()\n",
+    "forked": "import os\nif os.fork() == 0:\n    train()\n    sys.exit(0)\nos.wait()\n",
     "error": "def fail():\n    raise KeyError('key')\ntrain()\nfail()\n",
     "interrupted": "train()\nraise KeyboardInterrupt\n",
     "terminated": "train()\nsys.stdout.flush()\nimport signal\nsignal.raise_signal(15)\n",
@@ -44,9 +46,8 @@ SCRIPTS = {
     ),
     "own hook": "sys.excepthook = lambda kind, error, trace: print('own hook', error, file=sys.stderr)\ntrain()\n1 / 0\n",
     "wrong syntax": "train(\n",
-    "at exit": "import atexit\natexit.register(lambda: print('exit', Images))\ntrain()\n",
     "spawned": "if __name__ == '__main__':\n    train('spawn')\n",
-    "path": "print(sys.path[0], __file__)\ntrain()\n",
+    "path": "import statistics\nprint(sys.path, sys.argv[0], __file__, __spec__, statistics.mine)\ntrain()\n",
 }
 
 
@@ -65,8 +66,13 @@ def split(stderr: str) -> tuple[list[str], list[str]]:
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_script_runs_as_in_python(name: str, tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(LOOP + SCRIPTS[name])
-    words = ("train.py", "--help", "-m", "x")
+    folder = tmp_path / "sub"
+    folder.mkdir()
+    (folder / "train.py").write_text(LOOP + SCRIPTS[name])
+    (folder / "statistics.py").write_text("mine = 7\n")  # the script's own
+    for other in ("statistics", "json", "queue"):  # which the script does not see
+        (tmp_path / f"{other}.py").write_text("raise SystemExit('imported')\n")
+    words = ("sub/train.py", "--help", "-m", "x")
     expected, done = run(*words, folder=tmp_path), profile(*words, folder=tmp_path)
     rest, own = split(done.stderr)
     assert (done.returncode, done.stdout) == (expected.returncode, expected.stdout)
@@ -74,6 +80,28 @@ def test_a_script_runs_as_in_python(name: str, tmp_path: Path) -> None:
     assert own[0].startswith("storebench profile: ")
     assert len(own) <= 12
     assert (len(own) > 2) == (name != "wrong syntax")
+
+
+UNSEEN = {
+    "spawned process": (
+        "import torch.multiprocessing\nif __name__ == '__main__':\n    torch.multiprocessing.spawn(train)\n",
+        "those that it started were not seen",
+    ),
+    "other program": (
+        "import os\nos.execv('/bin/true', ['true'])\n",
+        "not seen: the program that this one becomes",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNSEEN)
+def test_what_is_not_seen_is_told(name: str, tmp_path: Path) -> None:
+    text, line = UNSEEN[name]
+    (tmp_path / "train.py").write_text(LOOP.replace('context="fork"', 'rank=0, context="fork"') + text)
+    done = profile("train.py", folder=tmp_path)
+    assert done.returncode == 0
+    assert done.stderr.count("\n") == 1
+    assert line in done.stderr
 
 
 def test_a_module_runs_as_in_python(tmp_path: Path) -> None:
