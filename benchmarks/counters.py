@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.runs import bench_text
-from storebench.results import CacheVerdict, Record
+from storebench.record.schema import CacheVerdict, Record
 
 SCENARIO = """
 name = "counters"

@@ -20,7 +20,7 @@ from pathlib import Path
 import psutil
 
 from storebench.formats.registry import parse_backend, traits_of
-from storebench.runs.records import read_records
+from storebench.record.lines import read_records
 
 SIZES = (10_000, 100_000, 1_000_000)
 BACKENDS = ("png", "hdf5", "leveldb", "lmdb", "memory:native")

@@ -22,15 +22,15 @@ import torch
 from torch.utils.data import DataLoader
 
 from benchmarks.runs import ratio_words
-from storebench.comparison import compare
+from storebench.analysis.comparison import compare
 from storebench.datasets.base import DatasetSpec
 from storebench.formats.registry import parse_backend
 from storebench.loading.batch import EpochPlan, LoadJob
-from storebench.loading.lanes import SLOTS
 from storebench.loading.loader import Loader, get_loader
 from storebench.loading.order import epoch_order, split_batches
 from storebench.loading.torch_dataset import StoreDataset
 from storebench.loading.torch_loader import Loader as PublicLoader
+from storebench.loading.worker_queues import SLOTS
 from storebench.stores.convert import ensure_store
 from storebench.training.loop import StepTimes, run_epoch
 from storebench.training.steps import EmulatedStep, NoStep, Step

@@ -24,16 +24,17 @@ from storebench.formats.base import Indices
 from storebench.formats.registry import parse_backend
 from storebench.loading import producer
 from storebench.loading.batch import EpochPlan, LoadedBatch, LoadJob
-from storebench.loading.evidence import KEPT_SAMPLES, SampleKeeper
 from storebench.loading.loader import Loader, ProcessLoader, get_loader
 from storebench.loading.order import epoch_order, split_batches
-from storebench.manifest import Manifest
+from storebench.loading.proof import KEPT_SAMPLES, SampleKeeper
 from storebench.probes.batch_io import IoMeter
+from storebench.record.manifest import Manifest
+from storebench.record.steps import wall_ns
 from storebench.settings.words import Compute
 from storebench.stores.convert import BuildOptions, ensure_store
 from storebench.training.loop import keep_nothing, run_epoch
 from storebench.training.models import MODELS
-from storebench.training.step_table import step_table, wall_ns
+from storebench.training.step_table import step_table
 from storebench.training.steps import NoStep, Step, make_step
 from storebench.worker.epoch import AfterStep
 

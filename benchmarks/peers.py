@@ -23,7 +23,7 @@ import numpy as np
 
 from benchmarks.recommended_loops import LOOPS, STREAMS
 from benchmarks.runs import ratio_words
-from storebench.comparison import Ratio, compare
+from storebench.analysis.comparison import Ratio, compare
 from storebench.datasets.base import DatasetSpec
 from storebench.formats.base import Indices, Reader
 from storebench.formats.reader import Seed

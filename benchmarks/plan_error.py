@@ -17,8 +17,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from storebench.planner.errors import ERRORS_FILE, WITHIN_GOAL, Kind, KindError, half_width
-from storebench.planner.measured import (
+from storebench.analysis.bottleneck import Bound, bottlenecks
+from storebench.analysis.labels import percent
+from storebench.analysis.plan.errors import ERRORS_FILE, WITHIN_GOAL, Kind, KindError, half_width
+from storebench.analysis.plan.measured import (
     Lacking,
     Measurements,
     Wanted,
@@ -28,14 +30,12 @@ from storebench.planner.measured import (
     resident_share,
     why_not,
 )
-from storebench.planner.model import Limit, Node, limits
-from storebench.report.analysis import find_runs, load_results
-from storebench.report.bottleneck import Bound, bottlenecks
-from storebench.report.cells import CellSummary, summarise
-from storebench.report.labels import percent
-from storebench.report.tables import Table
+from storebench.analysis.plan.model import Limit, Node, limits
+from storebench.analysis.runs import find_runs, load_results
+from storebench.analysis.summary import CellSummary, summarise
+from storebench.analysis.table import Table
+from storebench.settings.tiers import find_tier
 from storebench.settings.words import CacheState, ComputeKind
-from storebench.tiers import find_tier
 
 RIVALS = ("min of two rates", "DS-Analyzer", "times workers")
 HEAD = ("kind of cell", "cells", "median error", "within 20%", "limit right", "90% interval covers", *RIVALS)

@@ -26,7 +26,7 @@ import torch
 
 from benchmarks.readers import default_backends
 from benchmarks.runs import claim_line, ratio_words
-from storebench.comparison import compare
+from storebench.analysis.comparison import compare
 from storebench.datasets.base import DatasetSpec
 from storebench.formats.base import Batch as Pixels
 from storebench.formats.base import Indices

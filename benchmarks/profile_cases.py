@@ -31,7 +31,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 import storebench
 from benchmarks.control_groups import control_group, limit_reads
 from storebench.probes.page_cache import evict, warm
-from storebench.profiling.evidence import Bound, Report
+from storebench.profiling.profile_report import Bound, Report
 
 NAMED_GOAL, GAIN_GOAL = 28 / 30, 24 / 30
 MOST_ERROR = 0.15

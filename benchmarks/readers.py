@@ -20,14 +20,14 @@ import numpy as np
 import torch
 
 from benchmarks.runs import ratio_words
+from storebench.analysis.comparison import compare
 from storebench.codecs import get_codec
-from storebench.comparison import compare
 from storebench.datasets.base import DatasetSpec
 from storebench.formats.base import Batch, Indices, Reader
 from storebench.formats.registry import PEERS, format_names, get_format, parse_backend
-from storebench.manifest import Manifest
 from storebench.probes.page_cache import warm
 from storebench.probes.rates import WAYS, YARDSTICK, gather_rate
+from storebench.record.manifest import Manifest
 from storebench.stores.convert import BuildOptions, ensure_store
 
 ALSO = ("files+raw",)

@@ -5,9 +5,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from storebench.comparison import Ratio, compare
-from storebench.results import Record
-from storebench.runs.records import read_records
+from storebench.analysis.comparison import Ratio, compare
+from storebench.record.lines import read_records
+from storebench.record.schema import Record
 
 
 def bench_text(scenario: str, folder: Path, stores: Path, replicates: int | None = None) -> list[Record]:

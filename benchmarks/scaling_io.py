@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storebench.errors import EXIT_INCONCLUSIVE, EXIT_OK, DataNotFoundError, StorebenchError
-from storebench.results import Record, Status
-from storebench.runs.records import read_records
+from storebench.record.lines import read_records
+from storebench.record.schema import Record, Status
 from storebench.settings.words import ComputeKind
 
 PROCESSES = 8

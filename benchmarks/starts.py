@@ -13,13 +13,13 @@ from pathlib import Path
 from unittest import mock
 
 from benchmarks.runs import ratio_words
-from storebench import runner
-from storebench.comparison import compare
-from storebench.results import Record
-from storebench.runs.folder import Run
-from storebench.scenario import Scenario, make_scenario
-from storebench.surroundings import permitted
-from storebench.worker.launch import answer_of
+from storebench.analysis.comparison import compare
+from storebench.record.schema import Record
+from storebench.run import execute as runner
+from storebench.run.folder import Run
+from storebench.run.launch import answer_of
+from storebench.run.resources import permitted
+from storebench.run.scenario import Scenario, make_scenario
 
 ROUNDS = 7
 MOST = 1.03

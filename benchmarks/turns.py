@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from benchmarks.runs import ratio_words
-from storebench.comparison import Estimate, Ratio, compare, estimate, rounds_needed
+from storebench.analysis.comparison import Estimate, Ratio, compare, estimate, rounds_needed
 from storebench.units import Better, format_duration
 
 TURNS = 7

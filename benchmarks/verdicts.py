@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from storebench.comparison import Verdict, compare
+from storebench.analysis.comparison import Verdict, compare
 
 PAGES, COMPARISONS, SEED = 1000, 32, 20261127
 CLAIMS = (Verdict.FASTER, Verdict.SLOWER)

@@ -11,11 +11,11 @@ TYPE_CHECKING = False  # type checkers know the name; importing typing would del
 if TYPE_CHECKING:
     from typing import Any
 
+    from storebench.analysis.runs import compare, load_results, load_steps
     from storebench.formats.registry import open_reader
     from storebench.loading.torch_dataset import StoreDataset
     from storebench.loading.torch_loader import Loader
     from storebench.profiling.profile import profile
-    from storebench.report.analysis import compare, load_results, load_steps
     from storebench.report.plots.codecs import plot_codecs
     from storebench.report.plots.roofline import plot_roofline
     from storebench.report.plots.scaling import plot_ranks, plot_workers
@@ -48,9 +48,9 @@ __all__ = [
 _HOMES = {
     "Loader": "storebench.loading.torch_loader",
     "StoreDataset": "storebench.loading.torch_dataset",
-    "compare": "storebench.report.analysis",
-    "load_results": "storebench.report.analysis",
-    "load_steps": "storebench.report.analysis",
+    "compare": "storebench.analysis.runs",
+    "load_results": "storebench.analysis.runs",
+    "load_steps": "storebench.analysis.runs",
     "open_reader": "storebench.formats.registry",
     "plot_codecs": "storebench.report.plots.codecs",
     "plot_loss": "storebench.report.plots.waits",

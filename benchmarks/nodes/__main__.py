@@ -16,7 +16,7 @@ from benchmarks.nodes import caches
 from benchmarks.nodes.cluster import FEWEST_NODES, MOST_NODES, emulated, print_records, probed, say
 from benchmarks.nodes.limits import MB, Limits
 from storebench.errors import EXIT_INTEGRITY, EXIT_OK, StorebenchError, UsageError, from_os_error
-from storebench.scenario import find_scenario, load_scenario
+from storebench.run.scenario import find_scenario, load_scenario
 from storebench.system import interrupts
 from storebench.units import parse_bytes
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from benchmarks.nodes.cluster import Cluster, emulated, print_records, probed, say
 from benchmarks.nodes.limits import MB, Limits
 from storebench.errors import EXIT_OK, EXIT_REGRESSION
-from storebench.results import Record
-from storebench.scenario import load_scenario
+from storebench.record.schema import Record
+from storebench.run.scenario import load_scenario
 from storebench.stores.find import store_path
 from storebench.system.scratch import scratch_folder
 

@@ -31,15 +31,15 @@ from storebench.filesystem import sync
 from storebench.probes.cgroup import find_controller, remove_stale
 from storebench.probes.code import cell_environment
 from storebench.probes.loop_mount import BLOCK_BYTES, fill_image, make_image
-from storebench.results import Record
-from storebench.runner import Silent, prepare
-from storebench.runs.records import RECORDS_NAME, read_records
-from storebench.scenario import load_scenario
-from storebench.surroundings import sweep
+from storebench.record.lines import RECORDS_NAME, read_records
+from storebench.record.schema import Record
+from storebench.run.execute import Silent, prepare
+from storebench.run.launch import end
+from storebench.run.resources import sweep
+from storebench.run.scenario import load_scenario
 from storebench.system.interrupts import Held
 from storebench.system.processes import end_processes, marked
 from storebench.system.scratch import scratch_folder, temporary_place
-from storebench.worker.launch import end
 
 FEWEST_NODES, MOST_NODES = 2, 4
 RUN = "run"

@@ -27,9 +27,9 @@ from benchmarks.sizing.jobs import place, run
 from benchmarks.sizing.servers import Job, Phase, network
 from benchmarks.sizing.sweep import TASKS, read, sized, trial
 from storebench.errors import StorebenchError
-from storebench.fileio.whole_files import write_whole
 from storebench.system import interrupts
 from storebench.system.isolated import apart
+from storebench.system.whole_files import write_whole
 from storebench.training.models import MODELS
 from storebench.units import parse_bytes, rounded_bytes
 

@@ -19,10 +19,10 @@ from benchmarks.nodes.tools import why_not
 from benchmarks.sizing.servers import Job
 from storebench.errors import CellFailedError
 from storebench.probes.code import cell_environment
+from storebench.run.launch import end
 from storebench.system.interrupts import Held
 from storebench.system.processes import started_here
 from storebench.system.scratch import temporary_place
-from storebench.worker.launch import end
 
 _PORT = 29_200
 

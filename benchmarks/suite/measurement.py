@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from storebench.probes.counters import CounterProbe
-from storebench.results import CacheFacts, CacheVerdict
+from storebench.record.schema import CacheFacts, CacheVerdict
 from storebench.settings.words import CacheState
 
 ROUNDS = 12

@@ -14,7 +14,7 @@ from storebench.formats.base import Indices, Reader
 from storebench.formats.registry import PEERS, format_names, get_format
 from storebench.loading.order import epoch_order, split_batches
 from storebench.probes.page_cache import ask_to_evict, cache_facts, evict, resident, warm
-from storebench.results import CacheFacts, CacheVerdict
+from storebench.record.schema import CacheFacts, CacheVerdict
 from storebench.settings.words import CacheState
 from storebench.stores.find import Store
 

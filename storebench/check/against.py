@@ -12,22 +12,22 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
+from storebench.analysis.comparison import MIN_ROUNDS
 from storebench.check.revisions import Repository, checked_out, commit_of, find_repository
 from storebench.check.side_code import SideCode, plugin_sides, side_environment, storebench_sides
 from storebench.check.sides import label_of
-from storebench.comparison import MIN_ROUNDS
 from storebench.errors import CellFailedError, OutputError, ScenarioError, from_os_error
-from storebench.fileio.whole_files import write_whole
-from storebench.progress import Say, mute
-from storebench.results import Cell
-from storebench.runs.lock import claimed
-from storebench.runs.records import PAIRING_NAME, RECORDS_NAME, read_records
-from storebench.runs.schedule import round_of
-from storebench.scenario import Scenario, load_scenario
-from storebench.surroundings import permitted
+from storebench.record.lines import PAIRING_NAME, RECORDS_NAME, read_records
+from storebench.record.schema import Cell
+from storebench.run.launch import end
+from storebench.run.resources import permitted
+from storebench.run.scenario import Scenario, load_scenario
+from storebench.run.schedule import round_of
+from storebench.system.lock import claimed
 from storebench.system.processes import marked
+from storebench.system.progress import Say, mute
+from storebench.system.whole_files import write_whole
 from storebench.units import format_duration, number_of
-from storebench.worker.launch import end
 
 _LEAVE_S = 10
 """Seconds for a side to end by itself once its standard input is closed."""

@@ -23,10 +23,10 @@ def main(job: dict[str, Any]) -> int:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     import storebench
     from storebench.errors import StorebenchError
-    from storebench.runner import execute
-    from storebench.runs.folder import Run
-    from storebench.runs.lock import claimed
-    from storebench.scenario import Scenario
+    from storebench.run.execute import execute
+    from storebench.run.folder import Run
+    from storebench.run.scenario import Scenario
+    from storebench.system.lock import claimed
 
     if not Path(storebench.__file__).resolve().is_relative_to(Path(job["tree"]).resolve()):
         sys.stderr.write(f"storebench: imported from {storebench.__file__}, not from {job['tree']}\n")

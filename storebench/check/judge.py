@@ -7,9 +7,9 @@ import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from storebench.analysis.comparison import MIN_ROUNDS, MOST_ROUNDS, Ratio, Verdict, compare, rounds_needed
 from storebench.check.policy import COUNTERS, Policy
 from storebench.check.sides import CellData, Side
-from storebench.comparison import MIN_ROUNDS, MOST_ROUNDS, Ratio, Verdict, compare, rounds_needed
 from storebench.units import Better, number_of
 
 _MOST_CHANGES = 3

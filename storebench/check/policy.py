@@ -7,11 +7,11 @@ from typing import Annotated, Self
 
 import pydantic
 
-from storebench.comparison import PRACTICAL_FRAC
+from storebench.analysis.comparison import PRACTICAL_FRAC
 from storebench.errors import CorruptDataError, ScenarioError, UnknownNameError, UsageError
-from storebench.fileio.reading import read_small_file
-from storebench.fileio.toml_text import parse_toml
-from storebench.scenario import explained
+from storebench.run.scenario import explained
+from storebench.system.reading import read_small_file
+from storebench.system.toml_text import parse_toml
 
 MOST_FILE_BYTES = 4 * 2**20
 _MOST = 1e12

@@ -5,9 +5,9 @@ import json
 import textwrap
 from collections.abc import Callable, Sequence
 
+from storebench.analysis.comparison import ALPHA
 from storebench.check.judge import CellResult, CellState
 from storebench.check.outcome import Outcome
-from storebench.comparison import ALPHA
 from storebench.errors import EXIT_INCONCLUSIVE, EXIT_OK
 from storebench.plain_text import markdown, plain, workflow_message, workflow_property
 from storebench.units import number_of

@@ -11,7 +11,7 @@ from typing import Any
 from storebench.errors import OutputError, UsageError
 from storebench.formats.registry import ENTRY_POINT_GROUP
 from storebench.probes.code import checkout_of, git_environment, package_folder
-from storebench.progress import Say
+from storebench.system.progress import Say
 from storebench.system.scratch import scratch_folder
 
 

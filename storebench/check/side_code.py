@@ -21,8 +21,8 @@ from storebench.errors import CellFailedError, OutputError, UsageError
 from storebench.formats.origin import NO_COMMIT, module_source
 from storebench.formats.registry import ENTRY_POINT_GROUP
 from storebench.probes.code import checkout_of, code_digest, package_folder
-from storebench.progress import Say
-from storebench.results import CodeFacts, Record, Status
+from storebench.record.schema import CodeFacts, Record, Status
+from storebench.system.progress import Say
 
 
 @dataclass(frozen=True, kw_only=True)

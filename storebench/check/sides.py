@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from storebench.analysis.checks.steps import differences, figures
 from storebench.errors import CorruptDataError, DataNotFoundError, IntegrityError, NotComparableError
-from storebench.fileio.json_text import parse_json
-from storebench.fileio.reading import read_small_file
-from storebench.report.checks.steps import differences, figures
-from storebench.results import CacheVerdict, Cell, Environment, Record, Status
-from storebench.runs.records import PAIRING_NAME, RECORDS_NAME, read_records
-from storebench.runs.replicates import enough, unsound
-from storebench.runs.steps import step_columns
+from storebench.record.lines import PAIRING_NAME, RECORDS_NAME, read_records
+from storebench.record.schema import CacheVerdict, Cell, Environment, Record, Status
+from storebench.record.step_files import step_columns
+from storebench.run.replicates import enough, unsound
 from storebench.settings.words import BOUNDED_STATES, ComputeKind, Fill, Share
+from storebench.system.json_text import parse_json
+from storebench.system.reading import read_small_file
 
 _SLOWEST_PER_S = 1e-9
 """A slower rate is no measurement, and its inverse might not be finite."""

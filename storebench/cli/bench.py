@@ -18,8 +18,8 @@ from storebench.cli.options import (
     require_devices,
     timeout_option,
 )
-from storebench.cli.progress import StderrWatcher, print_plan
 from storebench.cli.run import continued_by, dropping, executed, finish, new_run_folder
+from storebench.cli.watcher import StderrWatcher, print_plan
 from storebench.errors import UsageError
 from storebench.units import number_of, parse_duration
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
     from storebench.check.against import Revision, SideOptions
     from storebench.ranks.nodes import NodeAddress
-    from storebench.results import Cell, Record
-    from storebench.runs.folder import Run
-    from storebench.scenario import Scenario
+    from storebench.record.schema import Cell, Record
+    from storebench.run.folder import Run
+    from storebench.run.scenario import Scenario
 
 
 def bench(
@@ -121,8 +121,8 @@ def bench(
     The records of a run are one folder, which 'storebench report' reads.
     """  # noqa: D301 - the character that keeps lines of help as they are
     with exit_codes():
-        from storebench.runs.manifest import stores_of
-        from storebench.scenario import find_scenario, load_scenario
+        from storebench.run.about import stores_of
+        from storebench.run.scenario import find_scenario, load_scenario
 
         path = find_scenario(scenario)
         loaded = load_scenario(path, tell=say)
@@ -202,7 +202,7 @@ def bench(
 
 def _chosen(scenario: "Scenario", only: list[str]) -> list["Cell"]:
     """Return the cells that ``--only`` names; refuse a name without a cell, because its cells would not be missed."""
-    from storebench.scenario import names_of
+    from storebench.run.scenario import names_of
 
     for name in only:
         if not scenario.chosen([name]):
@@ -227,10 +227,10 @@ def _claimed(
     replicates: int | None,
 ) -> "Iterator[Run]":
     """Yield the run to execute, a new or a continued one, which no other command can execute at the same time."""
-    from storebench.plan import plan_run, require_space
-    from storebench.runs.folder import Run
-    from storebench.runs.lock import claimed
-    from storebench.surroundings import permitted
+    from storebench.run.dry_run import plan_run, require_space
+    from storebench.run.folder import Run
+    from storebench.run.resources import permitted
+    from storebench.system.lock import claimed
 
     allowed = None if resume else permitted(scenario, cells, stores)
     if allowed is None:
@@ -257,8 +257,8 @@ def _claimed(
 
 def _finish(records: list["Record"], folder: Path, *, as_json: bool) -> None:
     """Print what a finished run says, and end with the exit code of its records."""
-    from storebench.results import ran_out_of_time
-    from storebench.runs.manifest import resume_command
+    from storebench.record.schema import ran_out_of_time
+    from storebench.run.about import resume_command
 
     again = resume_command(folder, retry_failed=True)
     late = any(ran_out_of_time(record.failure or "") for record in records)
@@ -270,9 +270,9 @@ def _follow(
     scenario: "Scenario", cells: "list[Cell]", folder: Path, stores: Path, place: "NodeAddress"
 ) -> None:
     from storebench.errors import CellFailedError
-    from storebench.following import follow
     from storebench.ranks.nodes import Board
-    from storebench.surroundings import sweep
+    from storebench.run.follower import follow
+    from storebench.run.resources import sweep
 
     sweep(stores)
     with Board(place) as board, StderrWatcher() as watcher:
@@ -306,7 +306,7 @@ def _against(
 def scenarios(as_json: JsonOption = False) -> None:
     """List the scenarios with their questions."""
     with exit_codes():
-        from storebench.scenario import shipped_scenarios
+        from storebench.run.scenario import shipped_scenarios
 
         files = shipped_scenarios()
         listed = _listed(files)
@@ -322,7 +322,7 @@ def scenarios(as_json: JsonOption = False) -> None:
 
 def _listed(files: dict[str, Path]) -> dict[str, dict[str, Any]]:
     """Return the facts of scenario files, by the word that names each of them to ``bench``."""
-    from storebench.scenario import load_scenario
+    from storebench.run.scenario import load_scenario
 
     missing: dict[str, None] = {}
     listed: dict[str, dict[str, Any]] = {}

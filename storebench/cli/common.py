@@ -17,10 +17,10 @@ from typer.core import TyperCommand, TyperGroup
 
 from storebench import errors
 from storebench.errors import UsageError
-from storebench.fileio.json_text import in_few_words
 from storebench.plain_text import plain
-from storebench.progress import Advance
 from storebench.system import interrupts
+from storebench.system.json_text import in_few_words
+from storebench.system.progress import Advance
 from storebench.system.unexpected import debugging, unexpected_line
 
 
@@ -123,7 +123,7 @@ def exit_codes() -> Iterator[None]:
     """Turn any error, and an interrupt, into one line and the right exit code."""
     try:
         with interrupts.Raised():
-            from storebench.surroundings import sweep
+            from storebench.run.resources import sweep
 
             sweep()  # the remains of killed commands
             yield

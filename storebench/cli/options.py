@@ -19,7 +19,7 @@ from storebench.settings.loop import SETTINGS
 from storebench.settings.rows import Setting
 
 if TYPE_CHECKING:
-    from storebench.results import Cell
+    from storebench.record.schema import Cell
 
 
 def finite(number: float | None) -> float | None:

@@ -116,7 +116,7 @@ def plan(
 
         loop = read_profile(runs[0])
         if loop is not None:
-            from storebench.planner.profiled import plan_profile
+            from storebench.analysis.plan.profiled import plan_profile
 
             unused = {
                 "--memory": memory,
@@ -150,10 +150,10 @@ def plan(
             write_out(drawn(rates))
             put(*rates.notes)
             return
-        from storebench.fileio.whole_files import write_whole
-        from storebench.planner.plan import plan as planned
-        from storebench.planner.words import errors, facts, load, sentence, table
-        from storebench.report.checks.records import cells_of, validated
+        from storebench.analysis.checks.records import cells_of, validated
+        from storebench.analysis.plan.plan import plan as planned
+        from storebench.analysis.plan.words import errors, facts, load, sentence, table
+        from storebench.system.whole_files import write_whole
 
         records, findings = validated(runs, allow_invalid=allow_invalid)
         made = planned(
@@ -177,7 +177,7 @@ def plan(
             epochs=epochs,
         )
         if page is not None:
-            from storebench.planner.page import page as written
+            from storebench.report.plan_page import page as written
 
             write_whole(page, written(made))
         if as_json:

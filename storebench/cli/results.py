@@ -23,11 +23,11 @@ from storebench.units import number_of
 
 if TYPE_CHECKING:
     from storebench.accelerators import Accelerator
+    from storebench.analysis.table import Table
     from storebench.check.judge import CellResult
     from storebench.check.outcome import Outcome
     from storebench.report.build import Report
     from storebench.report.content import Content
-    from storebench.report.tables import Table
 
 
 def report(
@@ -78,7 +78,7 @@ def report(
 
 def put_content(content: "Content", stores: Path | None = None) -> None:
     """Print the answer of a report, its matrix of stores by settings, and what would change the answer."""
-    from storebench.report.remote import copies_pay
+    from storebench.analysis.remote import copies_pay
 
     told = content.answer
     put(told.sentence, *filter(None, (told.conditions,)), *content.incomplete)
@@ -112,9 +112,9 @@ def put_content(content: "Content", stores: Path | None = None) -> None:
 
 def print_summary(run: Path, named: Sequence["Accelerator"] = (), stores: Path | None = None) -> None:
     from storebench.accelerators import find_accelerator
-    from storebench.planner.words import disk_line
+    from storebench.analysis.plan.words import disk_line
+    from storebench.record.lines import RECORDS_NAME
     from storebench.report.build import summarise_results
-    from storebench.runs.records import RECORDS_NAME
 
     content = summarise_results(run / RECORDS_NAME, named)  # not the folder, which may hold other runs
     put_content(content, stores)
@@ -182,8 +182,8 @@ def export(
     with exit_codes():
         from pandas.api.types import is_numeric_dtype
 
-        from storebench.fileio.whole_files import write_whole
-        from storebench.report.analysis import load_results
+        from storebench.analysis.runs import load_results
+        from storebench.system.whole_files import write_whole
 
         table = load_results(results)
         texts = table.columns[[not is_numeric_dtype(table[name]) for name in table.columns]]
@@ -230,10 +230,10 @@ def trace(
     side. Beside the spans of each step it holds the payload, the bytes that the device delivered, read calls and faults.
     """
     with exit_codes():
-        from storebench.fileio.whole_files import write_whole
         from storebench.profiling.folder import TRACE_NAME, read_profile
-        from storebench.runs.records import read_records
-        from storebench.timeline import choose_record, trace_events
+        from storebench.record.lines import read_records
+        from storebench.report.trace import choose_record, trace_events
+        from storebench.system.whole_files import write_whole
 
         if read_profile(run) is not None:
             write_whole(out, (run / TRACE_NAME).read_text(encoding="utf-8"))
@@ -318,7 +318,7 @@ def _write(
 ) -> bool:
     """Write the results in each format; return whether one was printed that ends with the outcome's line."""
     from storebench.check.render import RENDERERS
-    from storebench.fileio.whole_files import write_whole
+    from storebench.system.whole_files import write_whole
 
     if len(files) > len(formats):
         raise UsageError("more --out than --format", hint="Give one --format for each --out.")
@@ -340,10 +340,10 @@ def validate(results: ResultsArgument, as_json: JsonOption = False) -> None:
     fails. Replicates that failed have no figures to check; their number is printed.
     """
     with exit_codes():
-        from storebench.report.checks.records import cells_of, nothing_to_read, read_all, validate_records
-        from storebench.report.labels import not_held
-        from storebench.results import Status
-        from storebench.runs.promised import incomplete
+        from storebench.analysis.checks.records import cells_of, nothing_to_read, read_all, validate_records
+        from storebench.analysis.labels import not_held
+        from storebench.record.schema import Status
+        from storebench.run.promised import incomplete
 
         records, unreadable = read_all(results)
         if not records and not unreadable:

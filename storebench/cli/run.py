@@ -43,32 +43,32 @@ from storebench.cli.options import (
     timeout_option,
     with_loop_options,
 )
-from storebench.cli.progress import StderrWatcher, loop_line, print_plan, rounds_words, total_line
 from storebench.cli.results import print_summary
+from storebench.cli.watcher import StderrWatcher, loop_line, print_plan, rounds_words, total_line
 from storebench.settings.loop import NO_MODEL
 from storebench.settings.words import ComputeKind
 from storebench.units import format_duration, number_of
 
 if TYPE_CHECKING:
-    from storebench.first_run.choice import FirstRun
     from storebench.ranks.nodes import NodeAddress
-    from storebench.results import Record
-    from storebench.runs.folder import Run
-    from storebench.scenario import Scenario
+    from storebench.record.schema import Record
+    from storebench.run.first_run.choice import FirstRun
+    from storebench.run.folder import Run
+    from storebench.run.scenario import Scenario
 
 
 def chosen_run(
     asked: Mapping[str, Any], rounds: int | None, stores: Path, settings: Mapping[str, Any]
 ) -> tuple["FirstRun", "Scenario"]:
     """Inspect the samples and the machine, and return the choice and its scenario."""
-    from storebench.first_run.choice import NAME, asked_matrix, choose
-    from storebench.scenario import make_scenario
+    from storebench.run.first_run.choice import NAME, asked_matrix, choose
+    from storebench.run.scenario import make_scenario
 
     matrix = asked_matrix(asked)
     # Before the images are looked at, so that wrong settings are refused at once; the backends are not chosen yet.
     valid = make_scenario({"name": NAME, **settings, "matrix": [matrix | {"backends": ["files"]}]})
-    from storebench.first_run.facts import look_at, machine_for
-    from storebench.scenario import without_missing_libraries
+    from storebench.run.first_run.facts import look_at, machine_for
+    from storebench.run.scenario import without_missing_libraries
 
     say(f"looking at the images of {asked['dataset']}")
     first = choose(look_at(valid.matrix[0].data, stores, progress), machine_for(stores), matrix, rounds)
@@ -148,8 +148,8 @@ def run(
     with an answer, and a matrix of stores by settings.
     """  # noqa: D301 - the character that keeps lines of help as they are
     with exit_codes():
-        from storebench.runs.manifest import stores_of
-        from storebench.scenario import make_scenario
+        from storebench.run.about import stores_of
+        from storebench.run.scenario import make_scenario
 
         given = given_options(context)
         named = [find_accelerator(name) for name in accelerators or ()]
@@ -221,12 +221,12 @@ def _refuse_beside_resume(given: set[str], out: Path | None) -> None:
 def _run(
     scenario: "Scenario", folder: Path, stores: Path, first: "FirstRun | None", *, drop_caches: bool
 ) -> list["Record"]:
-    from storebench.first_run.choice import BUDGET_S
-    from storebench.plan import plan_run, require_space
-    from storebench.runs.folder import Run
-    from storebench.runs.lock import claimed
-    from storebench.runs.manifest import note_whole
-    from storebench.surroundings import sweep
+    from storebench.run.about import note_whole
+    from storebench.run.dry_run import plan_run, require_space
+    from storebench.run.first_run.choice import BUDGET_S
+    from storebench.run.folder import Run
+    from storebench.run.resources import sweep
+    from storebench.system.lock import claimed
 
     cells = scenario.cells()
     require_devices(cells)
@@ -251,8 +251,8 @@ def _run(
 
 def _continued(folder: Path, stores: Path, *, drop_caches: bool) -> list["Record"]:
     """Run what is left of an interrupted run; return all of its records."""
-    from storebench.runs.folder import Run
-    from storebench.runs.lock import claimed
+    from storebench.run.folder import Run
+    from storebench.system.lock import claimed
 
     Run.read(folder)  # raises if there is no run, before a folder is created
     writes_into(folder)
@@ -271,10 +271,10 @@ def executed(
     retry_failed: bool = False,
 ) -> list["Record"]:
     """Execute a run, perhaps as the first of several nodes, and return all of its records."""
-    from storebench.runner import execute
-    from storebench.runs.records import read_records
-    from storebench.surroundings import sweep
-    from storebench.worker.leading import leading
+    from storebench.record.lines import read_records
+    from storebench.run.execute import execute
+    from storebench.run.leader import leading
+    from storebench.run.resources import sweep
 
     sweep(stores)
     with (
@@ -295,8 +295,8 @@ def dropping(drop_caches: bool) -> list[str]:
 @contextlib.contextmanager
 def continued_by(folder: Path) -> Iterator[None]:
     """After an interrupt, say which command continues a run."""
-    from storebench.runs.manifest import resume_command
-    from storebench.runs.records import RUN_NAME
+    from storebench.record.lines import RUN_NAME
+    from storebench.run.about import resume_command
 
     try:
         yield
@@ -317,10 +317,10 @@ def finish(
     hint: str | None = None,
 ) -> None:
     """Print what a finished run says, and end with the exit code of its records."""
-    from storebench.runs.replicates import failures, unsound
+    from storebench.run.replicates import failures, unsound
 
     if as_json:
-        from storebench.runs.records import record_to_dict
+        from storebench.record.lines import record_to_dict
 
         put_json([record_to_dict(record) for record in records])
     elif records:

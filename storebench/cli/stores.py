@@ -38,9 +38,9 @@ from storebench.settings.words import Split
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from storebench.analysis.table import Table
     from storebench.datasets.base import DatasetSpec
     from storebench.formats import Backend
-    from storebench.report.tables import Table
     from storebench.stores.convert import BuildOptions
     from storebench.stores.find import Store
     from storebench.stores.inspection import Inspection, Reads, SampleSet
@@ -353,8 +353,8 @@ def inspect(
 
 def _trials(inspection: "Inspection") -> "Table":
     """Return a row per setting, the one that gains most first."""
-    from storebench.report.labels import number
-    from storebench.report.tables import Table
+    from storebench.analysis.labels import number
+    from storebench.analysis.table import Table
 
     part = inspection.main
     return Table(

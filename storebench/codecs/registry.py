@@ -11,8 +11,8 @@ from storebench.codecs.decoders import DECODERS, DEFAULT_DECODER, decoder_list, 
 from storebench.codecs.libraries import JxlCodec, Lz4Codec, QoiCodec, ZstdCodec
 from storebench.codecs.original import OriginalCodec
 from storebench.errors import UnknownNameError, UsageError
-from storebench.fileio.json_text import brief
 from storebench.settings.backend import Pairs
+from storebench.system.json_text import brief
 
 CODECS: dict[str, Codec] = {
     codec.name: codec

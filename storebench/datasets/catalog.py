@@ -25,9 +25,9 @@ from storebench.datasets.listing import Listings
 from storebench.datasets.synthetic import SyntheticDataset
 from storebench.datasets.unreadable import select_readable
 from storebench.errors import DataNotFoundError, UnknownNameError, UsageError
-from storebench.progress import Progress, silent
 from storebench.settings.loop import MOST_SEED
 from storebench.settings.words import Split
+from storebench.system.progress import Progress, silent
 
 DATA_ENV = "STOREBENCH_DATA"
 DEFAULT_ROOT = Path("data")

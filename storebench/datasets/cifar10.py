@@ -15,8 +15,8 @@ import numpy.typing as npt
 from storebench.datasets.base import ArrayDataset, Arrays, Dataset, Origin, Provenance
 from storebench.datasets.sources import members, read_file, unzipping
 from storebench.errors import CorruptDataError, DataNotFoundError
-from storebench.fileio.pickles import unpickled
 from storebench.settings.words import Split
+from storebench.system.pickles import unpickled
 
 CLASS_NAMES = (
     "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",

@@ -13,8 +13,8 @@ from typing import Any, BinaryIO
 
 from storebench._version import __version__
 from storebench.errors import CorruptDataError, DataNotFoundError, from_os_error
-from storebench.fileio.whole_files import made_folder, open_whole
-from storebench.progress import Progress, silent
+from storebench.system.progress import Progress, silent
+from storebench.system.whole_files import made_folder, open_whole
 
 TIMEOUT_S = 10.0  # timeout for connecting, and for the next bytes
 

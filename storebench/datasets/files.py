@@ -23,8 +23,8 @@ from storebench.datasets.sources import (
     statuses,
 )
 from storebench.errors import UsageError
-from storebench.fileio.reading import open_regular
 from storebench.settings.words import Split
+from storebench.system.reading import open_regular
 
 
 @dataclass(frozen=True, kw_only=True)

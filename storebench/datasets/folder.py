@@ -16,9 +16,9 @@ from storebench.datasets.images import EXTENSIONS, SUFFIXES, suffix_of
 from storebench.datasets.listing import Listings, ScanSnapshot, found_files
 from storebench.datasets.sources import read_file, unreadable
 from storebench.errors import CorruptDataError, DataNotFoundError, StorebenchError
-from storebench.fileio.reading import open_regular
 from storebench.plain_text import text_of_name
 from storebench.settings.words import Split
+from storebench.system.reading import open_regular
 from storebench.units import number_of
 
 OTHER_IMAGES = (".avif", ".cr2", ".dng", ".heic", ".heif", ".jp2", ".jxl", ".nef", ".svg", ".tga")

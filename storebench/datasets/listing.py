@@ -21,9 +21,9 @@ from storebench.datasets.sources import (
     statuses,
 )
 from storebench.errors import CorruptDataError, UsageError
-from storebench.fileio.pickles import unpickled
-from storebench.fileio.reading import read_small_file
-from storebench.fileio.whole_files import write_whole
+from storebench.system.pickles import unpickled
+from storebench.system.reading import read_small_file
+from storebench.system.whole_files import write_whole
 
 FOLDER = ".listings"  # folder of the listings, in the folder of all stores
 VERSION = 5  # part of every listing's name; increased whenever a scan would find something else

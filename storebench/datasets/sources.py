@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storebench.errors import CorruptDataError, DataNotFoundError
-from storebench.fileio.reading import open_regular, read_small_file
+from storebench.system.reading import open_regular, read_small_file
 
 WHOLE_CONTENT_BYTES = 64 << 20
 """Sources up to this size are fingerprinted by content, larger ones by name, size and time."""

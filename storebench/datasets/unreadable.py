@@ -11,7 +11,7 @@ from storebench.datasets.listing import Listings
 from storebench.datasets.sources import Refusal, fingerprint
 from storebench.errors import CorruptDataError, DataNotFoundError
 from storebench.plain_text import plain
-from storebench.progress import Progress, silent
+from storebench.system.progress import Progress, silent
 from storebench.units import number_of
 
 MOST_THREADS = 8

@@ -20,10 +20,10 @@ from storebench.arrays import Indices
 from storebench.codecs import Payload
 from storebench.datasets.base import Dataset
 from storebench.errors import UnknownNameError
-from storebench.fileio.file_tree import FileTree
 from storebench.formats.reader import Fetched, Reader, Traits
 from storebench.formats.windows import Batch
-from storebench.manifest import DIGESTS_NAME, MANIFEST_NAME, Manifest, StoreSpec
+from storebench.record.manifest import DIGESTS_NAME, MANIFEST_NAME, Manifest, StoreSpec
+from storebench.system.file_tree import FileTree
 
 __all__ = [
     "Batch",

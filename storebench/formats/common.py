@@ -16,9 +16,9 @@ import numpy.typing as npt
 from storebench.codecs import Codec, Payload
 from storebench.datasets.base import Image
 from storebench.errors import CorruptDataError, CorruptStoreError, OutputError, StorebenchError, from_os_error
-from storebench.fileio.reading import open_regular
 from storebench.filesystem import sync, sync_file_system
-from storebench.manifest import CONVERT_AGAIN
+from storebench.record.manifest import CONVERT_AGAIN
+from storebench.system.reading import open_regular
 
 MOST_SYNCS = 500  # files of a store that are synced one by one
 

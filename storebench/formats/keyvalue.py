@@ -14,7 +14,7 @@ from storebench.formats.base import Fetched, Reader
 from storebench.formats.common import damaged, wrong_length
 from storebench.formats.options import Options
 from storebench.formats.windows import Batch, out_of_range
-from storebench.manifest import Manifest
+from storebench.record.manifest import Manifest
 
 KEY = b"%08d"
 """Keys as Caffe's tools write them: big-endian digits, so that their order is the samples'."""

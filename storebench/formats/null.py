@@ -6,7 +6,7 @@ from pathlib import Path
 from storebench.errors import UsageError
 from storebench.formats.base import Format, FormatInfo, ReaderInfo, Traits, Writer
 from storebench.formats.memory.format import PackReader
-from storebench.manifest import StoreSpec
+from storebench.record.manifest import StoreSpec
 
 
 class NullFormat(Format):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from storebench.errors import UnknownNameError, UsageError
-from storebench.fileio.json_text import brief
+from storebench.system.json_text import brief
 
 OptionValue = bool | int | str | None
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from storebench.errors import UsageError
 from storebench.formats.registry import BUILTIN, REFERENCES, plugin_points
 from storebench.probes.code import checkout_of, code_digest, package_folder, running_checkout, running_digest
-from storebench.results import CodeFacts, Record, Status
+from storebench.record.schema import CodeFacts, Record, Status
 
 NO_COMMIT = "-"
 

@@ -18,7 +18,7 @@ from storebench.datasets.base import Image
 from storebench.errors import CorruptDataError
 from storebench.formats.options import Options
 from storebench.formats.windows import Batch, Windows, out_of_range, require_fit
-from storebench.manifest import Manifest
+from storebench.record.manifest import Manifest
 
 Several = slice | Sequence[int] | npt.NDArray[np.integer[Any]]
 """Several samples: a slice, a list (or range, or tuple) of integers, or an integer array [n]."""

@@ -14,7 +14,7 @@ from storebench.codecs.registry import DECODER, SCALE, codec_named, decoders_of
 from storebench.errors import MissingDependencyError, UnknownNameError, UsageError, install_line
 from storebench.formats.base import Format, FormatInfo, Reader, Traits
 from storebench.formats.options import as_text
-from storebench.manifest import Manifest
+from storebench.record.manifest import Manifest
 from storebench.settings.backend import STREAM, Backend
 
 ENTRY_POINT_GROUP = "storebench.formats"

@@ -18,10 +18,10 @@ from storebench.formats.base import ReaderInfo
 from storebench.formats.options import Options, integer
 from storebench.formats.reader import EVERY_SERVER, Fetched, Reader, RequestTable, Traits
 from storebench.formats.windows import Batch
-from storebench.manifest import Manifest
 from storebench.places.base import Client, PlaceFailedError
 from storebench.places.clients import client_of
 from storebench.places.copying import store_key
+from storebench.record.manifest import Manifest
 
 
 class Piece(NamedTuple):

@@ -30,10 +30,10 @@ from storebench.loading.batch import (
     LoadJob,
     ReaderReport,
 )
-from storebench.loading.held import HeldMemory
+from storebench.loading.batch_memory import HeldMemory
 from storebench.loading.producer import Producer, lasting_memory
-from storebench.manifest import Manifest
-from storebench.results import DataStoreFacts
+from storebench.record.manifest import Manifest
+from storebench.record.schema import DataStoreFacts
 from storebench.settings.words import LoaderKind
 from storebench.system.processes import signal_name
 from storebench.system.scratch import SEGMENTS, remove_segments_of

@@ -26,11 +26,11 @@ from storebench.loading.batch import (
     ReaderReport,
     Spans,
 )
-from storebench.loading.evidence import decoded_by
 from storebench.loading.order import epoch_order
-from storebench.manifest import Manifest
+from storebench.loading.proof import decoded_by
 from storebench.probes.batch_io import METER
 from storebench.probes.machine import scheduling
+from storebench.record.manifest import Manifest
 from storebench.system.kernel import load_kernel
 
 

@@ -21,10 +21,10 @@ import torch
 
 from storebench.errors import StorebenchError
 from storebench.loading.batch import BatchRequest, EpochPlan, LoadedBatch, LoadJob, Spans
-from storebench.loading.held import HeldMemory, Placed, Placing, Regions
-from storebench.loading.lanes import SLOTS, Ask, Lane, LaneLoader, Slots, attempt, serve
+from storebench.loading.batch_memory import HeldMemory, Placed, Placing, Regions
 from storebench.loading.loader import GRACE_S, batch_shape, requests_of, worker_death
 from storebench.loading.producer import Producer
+from storebench.loading.worker_queues import SLOTS, Ask, Lane, LaneLoader, Slots, attempt, serve
 from storebench.probes.batch_io import BatchIo
 
 

@@ -11,9 +11,9 @@ import torch
 
 from storebench.formats.registry import traits_of
 from storebench.loading.batch import LOOP_WORKER, BatchRequest, LoadedBatch, LoadJob, ReaderReport
-from storebench.loading.lanes import SLOTS, Ask, Lane, LaneLoader, Slots, serve
 from storebench.loading.loader import batch_memory, batch_shape
 from storebench.loading.producer import Producer, lasting_memory
+from storebench.loading.worker_queues import SLOTS, Ask, Lane, LaneLoader, Slots, serve
 
 SHORT_STEP_NS = 50_000
 """If the loop asks again within this many nanoseconds, a handoff costs more than it hides."""

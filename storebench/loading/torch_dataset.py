@@ -19,7 +19,7 @@ from storebench.errors import CorruptDataError
 from storebench.formats.base import Indices, Reader
 from storebench.formats.registry import get_format, parse_backend
 from storebench.loading.batch import Allocate
-from storebench.manifest import Manifest
+from storebench.record.manifest import Manifest
 
 Transform = Callable[[Any], Any]
 

@@ -20,10 +20,10 @@ from torch.utils.data._utils import worker as torch_worker
 from storebench.errors import StorebenchError
 from storebench.formats.base import Indices, Reader
 from storebench.loading.batch import Allocate, EpochPlan, LoadedBatch, LoadJob
-from storebench.loading.lanes import LaneLoader
 from storebench.loading.ring import RingLoader
 from storebench.loading.threads import ThreadLoader
 from storebench.loading.torch_dataset import OPENED_BEFORE_A_FORK, StoreDataset
+from storebench.loading.worker_queues import LaneLoader
 
 _PLANNED = 1_000
 """Batches per worker that are drawn from the sampler at once; a sampler may be endless."""

@@ -12,10 +12,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from storebench.filesystem import file_system
-from storebench.manifest import MANIFEST_NAME
 from storebench.places.base import MissingFileError, PlaceFailedError, Storage
 from storebench.places.clients import client_of, storage_of
-from storebench.results import PlaceFacts
+from storebench.record.manifest import MANIFEST_NAME
+from storebench.record.schema import PlaceFacts
 from storebench.units import number_of, rounded_bytes
 
 ABOUT = ".storebench-place.json"

@@ -19,7 +19,7 @@ from typing import ClassVar, Self
 
 from storebench.errors import CellFailedError, MissingDependencyError, UsageError, install_line
 from storebench.probes.loop_mount import own_namespace, system_path
-from storebench.results import PlaceFacts
+from storebench.record.schema import PlaceFacts
 from storebench.system.processes import end_with_parent, marked
 from storebench.system.scratch import scratch_folder
 
@@ -73,7 +73,7 @@ class PlaceServer(ABC):
         return self.url
 
     counters = ""
-    """The address at which it tells what it has served (`storebench.places.served`); "" if it does not count."""
+    """The address at which it tells what it has served (`storebench.places.server_counters`); "" if it does not count."""
 
     def behind(self, emulated: Mapping[str, float]) -> tuple[str, PlaceFacts]:
         """Return the address behind an emulated network, and what is known of it before anything is measured.

@@ -22,10 +22,6 @@ class BatchIo(NamedTuple):
     own_reads: int
 
 
-IO_COLUMNS = BatchIo._fields[:4]
-"""The counters, by the names that `storebench.results.Counters` and the step tables have for them."""
-
-
 class IoMeter:
     """Read the counters of this process, as increments since anyone's last reading: the kernel counts all threads together."""
 

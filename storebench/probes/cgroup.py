@@ -17,10 +17,10 @@ from storebench.errors import UsageError
 from storebench.probes.machine import read_text
 from storebench.probes.page_cache import PAGE_BYTES, Residency, cache_facts, evict, resident
 from storebench.probes.residency import settled
-from storebench.results import CacheFacts, CacheVerdict
+from storebench.record.schema import CacheFacts, CacheVerdict
+from storebench.settings.tiers import Tier
 from storebench.settings.words import CacheState
 from storebench.system.processes import started_ticks
-from storebench.tiers import Tier
 
 MOUNTINFO = Path("/proc/self/mountinfo")
 OWN_GROUPS = Path("/proc/self/cgroup")

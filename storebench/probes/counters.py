@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from storebench.probes.machine import Mount, cgroup_folders, counts_reads, mount_of, read_text, usable_cores
 
 if TYPE_CHECKING:
-    from storebench.results import Conditions, Counters
+    from storebench.record.schema import Conditions, Counters
 
 SECTOR_BYTES = 512
 
@@ -62,7 +62,7 @@ class CounterProbe:
 
     def stop(self, payload_bytes: int | None = None, *, own_reads: int = 0) -> "Counters":
         """Return the increments since `start`."""
-        from storebench.results import Counters  # slow to import, and imports numpy
+        from storebench.record.schema import Counters  # slow to import, and imports numpy
 
         last = self._samples(io_last=False)
         device = _block_device(self._mount)
@@ -246,7 +246,7 @@ class OtherWork:
 
     def conditions(self, attempt: int = 1) -> "Conditions":
         """Return the other work since this probe was made, with the verdict of the rule for disturbed replicates."""
-        from storebench.results import Conditions, disturbance  # as above
+        from storebench.record.schema import Conditions, disturbance  # as above
 
         before, after = self._before, _totals(self._cpus, self._running_s())
         grown = {name: max(0.0, after[name] - before[name]) for name in before.keys() & after.keys()}

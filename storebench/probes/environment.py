@@ -17,7 +17,7 @@ from storebench.probes.cgroup import memory_limit_bytes
 from storebench.probes.code import running_checkout
 from storebench.probes.loop_mount import describe_device
 from storebench.probes.machine import mount_of, scheduling
-from storebench.results import Environment
+from storebench.record.schema import Environment
 
 _LIBRARIES = ("torch", "numpy", "pillow", "h5py", "lmdb", "plyvel")
 _CODEC_LIBRARIES = ("pyarrow", "simplejpeg", "opencv-python-headless", "imagecodecs")

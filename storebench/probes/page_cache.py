@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from storebench.errors import CellFailedError
-from storebench.fileio.file_tree import Paths, names_of
 from storebench.filesystem import sync_file_system
 from storebench.probes.machine import IN_MEMORY, mount_of
 from storebench.probes.page_count import (
@@ -20,8 +19,9 @@ from storebench.probes.page_count import (
     resident,
     resident_by_file,
 )
-from storebench.results import CacheFacts, CacheVerdict
+from storebench.record.schema import CacheFacts, CacheVerdict
 from storebench.settings.words import BOUNDED_STATES, CacheState
+from storebench.system.file_tree import Paths, names_of
 from storebench.system.scratch import scratch_folder
 from storebench.units import format_bytes, number_of
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from storebench.errors import CellFailedError
-from storebench.fileio.file_tree import Paths, names_of
 from storebench.probes.machine import mount_of
+from storebench.system.file_tree import Paths, names_of
 from storebench.system.libc import LIBC
 
 PAGE_BYTES = mmap.PAGESIZE

@@ -23,14 +23,14 @@ import psutil
 
 from storebench.arrays import Indices, Pixels
 from storebench.errors import CorruptDataError
-from storebench.fileio.file_tree import names_of
-from storebench.fileio.json_text import parse_json
-from storebench.fileio.reading import read_small_file
-from storebench.fileio.whole_files import made_folder, write_whole
 from storebench.probes.machine import IN_MEMORY, mount_of
 from storebench.probes.page_cache import PAGE_BYTES, ask_to_evict, drop_caches
 from storebench.probes.page_count import opened
+from storebench.system.file_tree import names_of
+from storebench.system.json_text import parse_json
 from storebench.system.kernel import load_kernel
+from storebench.system.reading import read_small_file
+from storebench.system.whole_files import made_folder, write_whole
 
 SEQUENTIAL_BYTES = 4 << 20
 DEPTHS = (1, 4, 16, 32)
@@ -227,7 +227,7 @@ _FROM_MEMORY = "reads with O_DIRECT were not served by a block device"
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceRates:
-    """Rates in bytes per second, named as in `storebench.results.Ceilings`; None with a reason by name."""
+    """Rates in bytes per second, named as in `storebench.record.schema.Ceilings`; None with a reason by name."""
 
     device_random_1_bytes_per_s: float | None = None
     device_random_4_bytes_per_s: float | None = None

@@ -9,11 +9,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from storebench.probes.page_count import PAGE_BYTES, OpenFiles, Residency
+from storebench.record.figures import ResidencyCurve
 from storebench.system.processes import end_with_parent
 
 MOST_FILES = 512
@@ -42,18 +42,6 @@ _CHILD = (
     "import json, sys; job = json.loads(sys.stdin.buffer.readline()); sys.path[:] = job['path']; "
     "from storebench.probes.residency import sample; sample(job['files'], late=job['late'], limit_bytes=job['limit_bytes'])"
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class ResidencyCurve:
-    """Residency over time."""
-
-    at_ns: tuple[int, ...] = ()
-    resident_frac: tuple[float, ...] = ()
-    cpu_s: float | None = None
-    reason: str = ""
-    recounts: int = 0
-    error_frac: float = 0.0
 
 
 class Sampler:

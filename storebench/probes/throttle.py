@@ -9,8 +9,8 @@ from typing import Self
 from storebench.errors import CellFailedError
 from storebench.probes.cgroup import ThrottledGroup
 from storebench.probes.machine import disk_number
-from storebench.results import TierFacts
-from storebench.tiers import Tier
+from storebench.record.schema import TierFacts
+from storebench.settings.tiers import Tier
 
 
 class EmulatedTier:

@@ -5,8 +5,8 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from storebench.profiling.evidence import Bound, Report
-from storebench.profiling.making import Made
+from storebench.profiling.batch_times import Made
+from storebench.profiling.profile_report import Bound, Report
 from storebench.profiling.recorder import Recorder, Step
 from storebench.profiling.replay import replayed_s
 

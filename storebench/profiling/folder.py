@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from storebench.fileio.whole_files import write_whole
+from storebench.system.whole_files import write_whole
 
 if TYPE_CHECKING:
-    from storebench.profiling.evidence import Report
+    from storebench.profiling.profile_report import Report
     from storebench.profiling.recorder import Recorder
 
 PROFILE_NAME, TRACE_NAME, PAGE_NAME = "profile.json", "trace.json", "index.html"

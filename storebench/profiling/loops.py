@@ -9,9 +9,9 @@ import weakref
 from pathlib import Path
 from typing import Any
 
-from storebench.profiling.evidence import Report
+from storebench.profiling.profile_report import Report
 from storebench.profiling.recorder import Recorder
-from storebench.profiling.sampling import LIBRARIES, OWN
+from storebench.profiling.stacks import LIBRARIES, OWN
 from storebench.profiling.verdict import LEAST_GAIN, report_of
 
 

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from storebench.profiling.evidence import Report
 from storebench.profiling.guard import say
 from storebench.profiling.loops import loops
+from storebench.profiling.profile_report import Report
 from storebench.profiling.recorder import Recorder
 from storebench.profiling.verdict import report_of
 

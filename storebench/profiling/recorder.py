@@ -16,10 +16,10 @@ from typing import Any, NamedTuple, TypeVar
 import psutil
 
 from storebench.probes.counters import OtherWork
+from storebench.profiling.batch_times import Made, Maker, Schedule, clock
 from storebench.profiling.files import Files, files_of
 from storebench.profiling.guard import Guard, guarded
-from storebench.profiling.making import Made, Maker, Schedule, clock
-from storebench.profiling.sampling import Place, Seen
+from storebench.profiling.stacks import Place, Seen
 
 MOST_STEPS = 50_000
 """The last so many steps are kept."""

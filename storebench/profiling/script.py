@@ -26,12 +26,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from storebench.profiling.evidence import Bound, Report
 from storebench.profiling.folder import write_profile
 from storebench.profiling.guard import Guard, say
 from storebench.profiling.loops import loops
+from storebench.profiling.profile_report import Bound, Report
 from storebench.profiling.recorder import Recorder
-from storebench.profiling.sampling import OWN
+from storebench.profiling.stacks import OWN
 from storebench.profiling.verdict import LEAST_GAIN, report_of
 
 _BUSY_S = 0.5

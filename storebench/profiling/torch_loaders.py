@@ -11,8 +11,8 @@ from typing import Any
 
 from torch.utils.data import DataLoader, get_worker_info
 
+from storebench.profiling.batch_times import Made, Maker, Stamped, TimedFetcher, init_worker
 from storebench.profiling.guard import Guard
-from storebench.profiling.making import Made, Maker, Stamped, TimedFetcher, init_worker
 from storebench.profiling.recorder import Recorder, asking
 
 _recorders: "dict[int, tuple[weakref.ref[DataLoader[Any]], Recorder]]" = {}  # by id: a loader may have an own __hash__

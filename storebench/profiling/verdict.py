@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from storebench.profiling.batch_times import Made
 from storebench.profiling.costs import NEARLY_NONE, SECOND, Costs, costs_of, mean, mean_s, scaled
-from storebench.profiling.evidence import LEAST_LOOKS, Bound, Report, SlowSamples, hot_lines, unseen_of
-from storebench.profiling.making import Made
+from storebench.profiling.profile_report import LEAST_LOOKS, Bound, Report, SlowSamples, hot_lines, unseen_of
 from storebench.profiling.recorder import Recorder, Step
 from storebench.profiling.replay import replayed_s
 

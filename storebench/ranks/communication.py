@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from storebench.ranks.data_parallel import Exchanging, RankStep
 from storebench.ranks.group import Group
-from storebench.results import LinkKind
+from storebench.record.schema import LinkKind
 from storebench.settings.words import Sync
 from storebench.training.steps import Step
 

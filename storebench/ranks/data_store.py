@@ -22,11 +22,11 @@ from storebench.loading.order import split_batches
 from storebench.loading.producer import Producer, lasting_memory, open_backend
 from storebench.probes.batch_io import IoMeter
 from storebench.ranks.group import Group
+from storebench.ranks.heartbeat import NO_PROGRESS, RankProgress
 from storebench.ranks.launch import MOST_WAIT_S
 from storebench.ranks.memory import STEPS_UNDER_WAY, needed_bytes, refusal
-from storebench.ranks.progress import NO_PROGRESS, RankProgress
 from storebench.ranks.sharing import SharedLoader
-from storebench.results import DataStoreFacts
+from storebench.record.schema import DataStoreFacts
 from storebench.settings.words import Fill
 
 Owners = npt.NDArray[np.int32]

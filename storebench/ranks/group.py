@@ -5,8 +5,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from storebench.errors import CellFailedError
+from storebench.ranks.heartbeat import NO_PROGRESS, RankProgress
 from storebench.ranks.membership import Membership
-from storebench.ranks.progress import NO_PROGRESS, RankProgress
 from storebench.system.processes import fork_when_settled
 
 if TYPE_CHECKING:  # a process that is alone does not load it

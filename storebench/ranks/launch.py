@@ -14,11 +14,11 @@ from typing import Any, Self
 
 import psutil
 
-from storebench.fileio.whole_files import EXIT_NOT_WRITTEN, not_written, write_message
 from storebench.probes.machine import read_text
+from storebench.ranks.heartbeat import Position
 from storebench.ranks.membership import Membership
-from storebench.ranks.progress import Position
 from storebench.system.processes import signal_name
+from storebench.system.whole_files import EXIT_NOT_WRITTEN, not_written, write_message
 
 MEET_S = 60
 """Time for the nodes of a job to meet; all of them are told to start at the same moment."""

@@ -1,10 +1,10 @@
 """The memory of a data store on one node: the most that it needs, and whether that much is available."""
 
 from storebench.errors import UsageError
-from storebench.manifest import Manifest
 from storebench.probes.cgroup import memory_room_bytes
 from storebench.probes.machine import memory_bytes
-from storebench.results import Cell
+from storebench.record.manifest import Manifest
+from storebench.record.schema import Cell
 from storebench.settings.words import Share
 from storebench.units import rounded_bytes
 

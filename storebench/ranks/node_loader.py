@@ -27,11 +27,11 @@ from storebench.loading.batch import (
     Spans,
     empty_batch,
 )
-from storebench.loading.held import Regions
+from storebench.loading.batch_memory import Regions
 from storebench.loading.loader import batch_shape, requests_of
 from storebench.loading.producer import Producer
 from storebench.ranks.group import Group, LostRankError
-from storebench.ranks.progress import NO_PROGRESS, RankProgress
+from storebench.ranks.heartbeat import NO_PROGRESS, RankProgress
 from storebench.ranks.sharing import SharedLoader
 
 _FAMILY = "AF_UNIX"

@@ -81,7 +81,7 @@ class Board:
         leads = "leads" if place.leads else "follows"
         self._process = subprocess.Popen(
             [
-                *(sys.executable, "-P", "-m", "storebench.ranks.board"),
+                *(sys.executable, "-P", "-m", "storebench.ranks.rendezvous"),
                 *(place.host, str(place.port), leads, str(reach_s)),
             ],
             env=cell_environment(),

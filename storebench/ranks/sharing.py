@@ -7,7 +7,7 @@ from storebench.errors import UsageError
 from storebench.loading.batch import LoadJob
 from storebench.loading.loader import Loader
 from storebench.ranks.group import Group
-from storebench.ranks.progress import NO_PROGRESS, RankProgress
+from storebench.ranks.heartbeat import NO_PROGRESS, RankProgress
 from storebench.settings.words import Share
 
 SHARED_LOADERS: dict[Share, str] = {

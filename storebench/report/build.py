@@ -5,14 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storebench.accelerators import Accelerator
+from storebench.analysis.checks.records import read_all, validate_records, validated
+from storebench.analysis.runs import RunFolders
+from storebench.analysis.table import Table
 from storebench.errors import from_os_error
-from storebench.fileio.whole_files import write_all
-from storebench.report.analysis import RunFolders
-from storebench.report.checks.records import read_all, validate_records, validated
 from storebench.report.content import Content, content_of
 from storebench.report.page import html, markdown
 from storebench.report.plots.style import saved
-from storebench.report.tables import Table, to_csv
+from storebench.report.tables import to_csv
+from storebench.system.whole_files import write_all
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -9,22 +9,23 @@ from typing import Any
 import pandas as pd
 
 from storebench.accelerators import Accelerator
-from storebench.report.analysis import load_steps
-from storebench.report.answer import Answer, answer, disturbed
-from storebench.report.bottleneck import Bottleneck, bottlenecks
-from storebench.report.cells import CellSummary, varying_fields
-from storebench.report.checks.findings import Finding
-from storebench.report.checks.records import Sourced, cells_of
-from storebench.report.codecs import FEWEST, Coded, coded
+from storebench.analysis.answer import Answer, answer, disturbed
+from storebench.analysis.bottleneck import Bottleneck, bottlenecks
+from storebench.analysis.checks.findings import Finding
+from storebench.analysis.checks.records import Sourced, cells_of
+from storebench.analysis.codecs import FEWEST, Coded, coded
+from storebench.analysis.labels import backend_label, caveats, dataset_label, dataset_slug, not_held
+from storebench.analysis.ladder import ladders
+from storebench.analysis.panels import Panel, ordered, panels
+from storebench.analysis.roofline import Roofline, point_keys, rooflines
+from storebench.analysis.runs import load_steps
+from storebench.analysis.summary import CellSummary, varying_fields
+from storebench.analysis.table import Table
+from storebench.record.schema import Environment
 from storebench.report.explorer import matrix
-from storebench.report.labels import backend_label, caveats, dataset_label, dataset_slug, not_held
-from storebench.report.ladder import ladders
-from storebench.report.panels import Panel, ordered, panels
 from storebench.report.plots import codecs, roofline, scaling, step_time, throughput, waits
 from storebench.report.plots.style import MOST_LINES, Plot
-from storebench.report.roofline import Roofline, point_keys, rooflines
 from storebench.report.tables import (
-    Table,
     codec_table,
     cold_table,
     every_cell,
@@ -37,8 +38,7 @@ from storebench.report.tables import (
     rank_tables,
     request_table,
 )
-from storebench.results import Environment
-from storebench.runs.promised import incomplete, left_out
+from storebench.run.promised import incomplete, left_out
 from storebench.settings.words import ComputeKind
 
 _FIRST_PLOTS = ("step-time", "roofline", "workers", "ranks", "rank-steps", "codecs")

@@ -4,11 +4,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from storebench.comparison import Verdict
-from storebench.report.cells import CellSummary, LoopWork, backend_rank, varying_fields, work_key, work_of
-from storebench.report.labels import backend_label, condition_label, dataset_label, number, setting_label
-from storebench.report.panels import Panel, rate_ratio
-from storebench.report.tables import Table, rate_words
+from storebench.analysis.comparison import Verdict
+from storebench.analysis.labels import (
+    backend_label,
+    condition_label,
+    dataset_label,
+    number,
+    rate_words,
+    setting_label,
+)
+from storebench.analysis.panels import Panel, rate_ratio
+from storebench.analysis.summary import CellSummary, LoopWork, backend_rank, varying_fields, work_key, work_of
+from storebench.analysis.table import Table
 from storebench.units import number_of
 
 _WORKS = {LoopWork.TRAINING: "training", LoopWork.EMULATED: "emulated training"}

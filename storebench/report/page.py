@@ -10,12 +10,12 @@ import jinja2
 from markupsafe import Markup
 
 from storebench._version import __version__
+from storebench.analysis.labels import backend_label, number, size
+from storebench.analysis.summary import backend_rank
 from storebench.plain_text import markdown as escaped_markdown
 from storebench.plain_text import plain
-from storebench.report.cells import backend_rank
 from storebench.report.content import Content
 from storebench.report.explorer import explored
-from storebench.report.labels import backend_label, number, size
 from storebench.report.plots.style import colour_of
 from storebench.report.tables import BRACKETS, MOST_TABLES
 from storebench.settings.words import CacheState

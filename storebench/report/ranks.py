@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from storebench.comparison import Estimate, estimate
-from storebench.report.cells import (
+from storebench.analysis.comparison import Estimate, estimate
+from storebench.analysis.labels import backend_label
+from storebench.analysis.summary import (
     RANK_COLUMNS,
     SHARE_COLUMNS,
     CellSummary,
@@ -15,7 +16,6 @@ from storebench.report.cells import (
     ceiling_key,
     key_without,
 )
-from storebench.report.labels import backend_label
 from storebench.settings.words import Share, Sync
 
 EXPOSED = "job_exposed_communication_s"

@@ -4,16 +4,13 @@ import csv
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from storebench.accelerators import Accelerator
-from storebench.comparison import Estimate, Ratio, Verdict
-from storebench.plain_text import markdown, plain
-from storebench.report.bottleneck import Bottleneck, inflation
-from storebench.report.cells import CellSummary, backend_rank, varying_fields
-from storebench.report.choices import Choice, cores_for
-from storebench.report.codecs import Coded
-from storebench.report.labels import (
+from storebench.analysis.bottleneck import Bottleneck, inflation
+from storebench.analysis.codecs import Coded
+from storebench.analysis.comparison import Estimate, Ratio, Verdict
+from storebench.analysis.labels import (
     backend_label,
     common_setting,
     dataset_label,
@@ -23,14 +20,21 @@ from storebench.report.labels import (
     number,
     percent,
     place_words,
+    rate_words,
     setting_label,
     size,
     state_label,
     verdict_words,
     with_interval,
 )
-from storebench.report.ladder import Ladder, Step
-from storebench.report.panels import Panel, rate_ratio
+from storebench.analysis.ladder import Ladder, Step
+from storebench.analysis.panels import Panel, rate_ratio
+from storebench.analysis.remote import copies_pay, law_notes, law_rates, needed_requests
+from storebench.analysis.roofline import Curve, Point, Roofline, model_errors
+from storebench.analysis.summary import CellSummary, backend_rank, varying_fields
+from storebench.analysis.table import Column, Table, make_table
+from storebench.plain_text import plain
+from storebench.record.schema import COLD_SHARES
 from storebench.report.ranks import (
     EXPOSED,
     Corners,
@@ -41,11 +45,9 @@ from storebench.report.ranks import (
     sharing_base,
     tournaments,
 )
-from storebench.report.remote import copies_pay, law_notes, law_rates, needed_requests
-from storebench.report.roofline import Curve, Point, Roofline, model_errors
-from storebench.results import COLD_SHARES
 from storebench.settings.words import CacheState
-from storebench.units import number_of
+
+T = TypeVar("T")
 
 MOST_TABLES = 40
 """Tables of one dataset on the page or the terminal; a matrix of hundreds of settings is read from the CSV files."""
@@ -70,35 +72,6 @@ _READS_NOTE = (
 _WARMED = 0.1
 """A rate is no cold one if the resident share of the store exceeded the requested one by more."""
 
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Table:
-    """A table for people (`head`, `rows`) and for programs (`raw_head`, `raw`)."""
-
-    caption: str
-    head: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    raw_head: tuple[str, ...] = ()
-    raw: tuple[tuple[Any, ...], ...] = ()
-    kind: str = "table"
-    """Name of the CSV file that tables of this kind share."""
-    anchor: str = ""
-    """Where the page's matrix finds it."""
-    marks: tuple[str, ...] = ()
-    """For each row why it must not be read like the others, or ""."""
-    verdicts: tuple[str, ...] = ()
-    """For each row "faster", "slower", "equal" or "", for its colour."""
-    notes: tuple[str, ...] = ()
-
-    def to_markdown(self) -> str:
-        """Return the table as Markdown, its caption above."""
-        lines = [self.head, ("---", *("---:" for _ in self.head[1:])), *self.rows]
-        body = "\n".join("| " + " | ".join(map(markdown, line)) + " |" for line in lines)
-        notes = "".join(f"- {markdown(note)}\n" for note in self.notes)
-        return f"**{markdown(self.caption)}**\n\n{body}\n" + (f"\n{notes}" if notes else "")
-
 
 def to_csv(tables: Sequence[Table]) -> str:
     """Return the raw values of tables of one kind as comma-separated text with one header; None is empty."""
@@ -108,50 +81,6 @@ def to_csv(tables: Sequence[Table]) -> str:
     for line in (line for table in tables for line in table.raw):
         writer.writerow(plain(value) if isinstance(value, str) else value for value in line)
     return text.getvalue()
-
-
-@dataclass(frozen=True)
-class _Column(Generic[T]):
-    """A column for people (`head`), for programs (`name`, with its unit), or both; an interval has three raw columns."""
-
-    head: str
-    name: str
-    value: Callable[[T], Any]
-    text: Callable[[Any], str] | None = None
-    interval: bool = False
-
-    def shown(self, item: T) -> str:
-        value = self.value(item)
-        if self.text is not None:
-            return self.text(value)
-        if isinstance(value, Estimate | Ratio):
-            return with_interval(value)
-        return number(value) if isinstance(value, float) else "" if value is None else str(value)
-
-    def raw_names(self) -> tuple[str, ...]:
-        return (self.name, f"{self.name}_lo", f"{self.name}_hi") if self.interval else (self.name,)
-
-    def raw(self, item: T) -> tuple[Any, ...]:
-        value = self.value(item)
-        return ends(value) if self.interval else (value,)
-
-
-def _table(kind: str, caption: str, columns: Sequence[_Column[T]], items: Sequence[T], **more: Any) -> Table:
-    shown, kept = [c for c in columns if c.head], [c for c in columns if c.name]
-    return Table(
-        kind=kind,
-        caption=caption,
-        head=tuple(column.head for column in shown),
-        rows=tuple(tuple(column.shown(item) for column in shown) for item in items),
-        raw_head=tuple(name for column in kept for name in column.raw_names()),
-        raw=tuple(tuple(value for column in kept for value in column.raw(item)) for item in items),
-        **more,
-    )
-
-
-def ends(found: Estimate | Ratio | None) -> tuple[float | None, float | None, float | None]:
-    """Return a figure and the ends of its interval; None for unknown ones."""
-    return (found.mid, found.low, found.high) if found else (None, None, None)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -178,16 +107,6 @@ class _Listed:
         return None if self.cell.is_null else self.cell.fact(name)
 
 
-def rate_words(cell: CellSummary, shown: Callable[[Estimate], str] = lambda rate: number(rate.mid)) -> str:
-    """Return a cell's rate as text, or in a few words why it has none."""
-    rate = cell.interval("samples_per_s")
-    if rate is not None:
-        return f"at most {shown(rate)}" if cell.at_most else shown(rate)
-    if not cell.usable:
-        return "failed" if cell.failure else "no rate"
-    return "not steady" if cell.whole_only else "too short"
-
-
 def io_table(
     panels: Sequence[Panel],
     limits: Mapping[tuple[str, str], Bottleneck],
@@ -195,7 +114,7 @@ def io_table(
     anchor: str = "",
 ) -> Table:
     """Return what the storage delivers to the stores of one panel, or of several of one dataset; `varying` fields are named."""
-    column: type[_Column[CellSummary]] = _Column
+    column: type[Column[CellSummary]] = Column
     cells = [cell for panel in panels for cell in panel.measured]
     cells.sort(key=lambda cell: backend_rank(cell.backend))
     varying |= varying_fields(cells)
@@ -246,7 +165,7 @@ def io_table(
     columns = [one if any(map(one.shown, cells)) else replace(one, head="") for one in columns]
     caption = f"{common_setting(cells)}. What the storage delivers"
     marks = tuple(map(mark, cells))
-    return _table("io", caption, columns, cells, anchor=anchor, marks=marks, notes=(_READS_NOTE,))
+    return make_table("io", caption, columns, cells, anchor=anchor, marks=marks, notes=(_READS_NOTE,))
 
 
 def limit_words(limit: Bottleneck | None) -> str:
@@ -254,56 +173,9 @@ def limit_words(limit: Bottleneck | None) -> str:
     return f"{limit.bound} {percent(limit.share)}" if limit else ""
 
 
-def choice_table(choices: Sequence[Choice], accelerators: Sequence[Accelerator]) -> Table:
-    """Return one row per choice: rates and ratios with their intervals, costs, and what changes in training."""
-    column: type[_Column[Choice]] = _Column
-    base = choices[0].cell
-    state = CacheState(base.cell.cache)
-    others = {(cell.cell.workers, cell.cell.cache) for cell in choices[0].alike}
-    counts = sorted({count for count, cache in others if cache == state} | {base.cell.workers})
-    has_cold = state is not CacheState.COLD and (base.cell.workers, CacheState.COLD) in others
-
-    def rate(workers: int, cache: CacheState) -> Callable[[Choice], str]:
-        def words(choice: Choice) -> str:
-            cells = (choice.cell, *choice.alike)
-            wanted = [c for c in cells if (c.cell.workers, c.cell.cache) == (workers, cache)]
-            return rate_words(wanted[0], with_interval) if wanted else ""
-
-        return words
-
-    def cores(choice: Choice) -> str:
-        needed = [cores_for(profile, choice.cpu_s) for profile in accelerators if choice.cpu_s]
-        return " / ".join(f"{count:,}" for count in needed)
-
-    def verdict(choice: Choice) -> str:
-        return "" if choice.cell is base else verdict_words(choice.ratio, choice.cell, base)
-
-    names = " / ".join(profile.name for profile in accelerators)
-    columns = [
-        column("choice", "choice", lambda c: c.label),
-        column("", "backend", lambda c: c.cell.backend),
-        *(
-            column(
-                f"images/s, {number_of(count, 'worker') if count else 'no workers'}", "", rate(count, state)
-            )
-            for count in counts
-        ),
-        column("", "samples_per_s", lambda c: c.cell.interval("samples_per_s"), interval=True),
-        column("times", "ratio", lambda c: c.ratio, interval=True),
-        column("verdict", "verdict", verdict),
-        *([column("first epoch, cold", "", rate(base.cell.workers, CacheState.COLD))] if has_cold else []),
-        column("CPU ms", "cpu_s_per_sample", lambda c: c.cpu_s, lambda cpu_s: number(cpu_s and 1000 * cpu_s)),
-        column("disk", "bytes_on_disk", lambda c: c.of_all("bytes_on_disk"), size),
-        *([column(f"cores for {names}", "", cores)] if accelerators else []),
-        column("changes in training", "loss", lambda c: str(c.loss)),
-    ]
-    caption = "The choices; CPU per image, disk for all images"
-    return _table("choices", caption, columns, choices)
-
-
 def order_table(cells: Sequence[CellSummary]) -> Table | None:
     """Return how random the own orders of readers are; None without such a reader."""
-    column: type[_Column[CellSummary]] = _Column
+    column: type[Column[CellSummary]] = Column
     own = {cell.backend: cell for cell in cells if cell.cell.backend.native_order and cell.usable}
     columns = [
         column("store", "backend", lambda c: c.backend, backend_label),
@@ -316,7 +188,7 @@ def order_table(cells: Sequence[CellSummary]) -> Table | None:
     caption = (
         f"{dataset_label(cells[0])}. Own orders; a uniform shuffle has displacement 1 and keeps no neighbours"
     )
-    return _table("order", caption, columns, list(own.values())) if own else None
+    return make_table("order", caption, columns, list(own.values())) if own else None
 
 
 def request_table(
@@ -333,7 +205,7 @@ def request_table(
     asked = sorted(there, key=lambda cell: cell.cell.place)
     if not asked:
         return None
-    column: type[_Column[CellSummary]] = _Column
+    column: type[Column[CellSummary]] = Column
 
     def rate(name: str, factor: float = 1.0) -> Callable[[CellSummary], float | None]:
         def per_s(cell: CellSummary) -> float | None:
@@ -383,7 +255,7 @@ def request_table(
     seen = [] if all(cell.median("remote_count") for cell in asked) else [_OWN_CLIENT_NOTE]
     counted = [_SENT_NOTE] if any(map(sent_over_used, asked)) else []
     notes = (*needed_requests(asked, accelerators), *copies_pay(cells), *law_notes(asked), *seen, *counted)
-    return _table("requests", caption, columns, asked, marks=marks, notes=notes)
+    return make_table("requests", caption, columns, asked, marks=marks, notes=notes)
 
 
 def _milliseconds_of(value: float | None) -> str:
@@ -402,7 +274,7 @@ def panel_table(
     limited = panel.first.cell.cache == CacheState.LIMITED
     inflated = any(inflation(cell, panel.null) for cell in panel.cells)
     base = backend_label(panel.base.backend) if panel.base else ""
-    return _table(
+    return make_table(
         "table",
         f"{dataset_label(panel.first)}: {setting}",
         _panel_columns(setting, base, limited=limited, inflated=inflated),
@@ -416,8 +288,8 @@ def panel_table(
     )
 
 
-def _panel_columns(setting: str, base: str, *, limited: bool, inflated: bool) -> list[_Column[_Listed]]:
-    column: type[_Column[_Listed]] = _Column
+def _panel_columns(setting: str, base: str, *, limited: bool, inflated: bool) -> list[Column[_Listed]]:
+    column: type[Column[_Listed]] = Column
     return [
         column("store", "backend", lambda i: i.cell.backend, backend_label),
         column("", "setting", lambda _: setting),
@@ -451,17 +323,17 @@ def _panel_columns(setting: str, base: str, *, limited: bool, inflated: bool) ->
     ]
 
 
-def _identity(cell_of: Callable[[T], CellSummary]) -> list[_Column[T]]:
+def _identity(cell_of: Callable[[T], CellSummary]) -> list[Column[T]]:
     return [
-        _Column("", "environment_key", lambda item: cell_of(item).environment_key),
-        _Column("", "cell_id", lambda item: cell_of(item).cell.cell_id),
+        Column("", "environment_key", lambda item: cell_of(item).environment_key),
+        Column("", "cell_id", lambda item: cell_of(item).cell.cell_id),
     ]
 
 
 def codec_table(codecs: Sequence[Coded]) -> Table:
     """Return the table of the codecs of one container: size, loss and rate."""
     first = codecs[0].cell
-    column: type[_Column[Coded]] = _Column
+    column: type[Column[Coded]] = Column
     columns = [
         column("codec", "codec", lambda c: c.name),
         column("bytes per image", "bytes_per_image", lambda c: c.bytes_per_image),
@@ -475,7 +347,7 @@ def codec_table(codecs: Sequence[Coded]) -> Table:
     ]
     caption = f"{dataset_label(first)}: {setting_label(first)}. Codecs in {first.cell.backend.format}"
     marks = tuple(mark(one.cell) for one in codecs)
-    return _table("codecs", caption, columns, codecs, marks=marks, notes=(_FRONTIER_NOTE,))
+    return make_table("codecs", caption, columns, codecs, marks=marks, notes=(_FRONTIER_NOTE,))
 
 
 def _raw_frac(one: Coded) -> float:
@@ -525,7 +397,7 @@ def feeding_table(roofs: Sequence[Roofline], accelerators: Sequence[Accelerator]
     curves = [curve for roofline in roofs for curve in roofline.curves]
     loaders = [curve.loader for curve in curves]
     varying = varying_fields(loaders)
-    column: type[_Column[Curve]] = _Column
+    column: type[Column[Curve]] = Column
     columns = [
         column("backend", "backend", lambda c: c.backend, backend_label),
         column("setting" * (len(roofs) > 1), "setting", lambda c: setting_label(c.loader, varying)),
@@ -545,14 +417,14 @@ def feeding_table(roofs: Sequence[Roofline], accelerators: Sequence[Accelerator]
     )
     caption = f"{common_setting(loaders)}. The fastest accelerator that each store feeds"
     marks = tuple(mark(cell) for cell in loaders)
-    return _table("roofline", caption, columns, curves, marks=marks, notes=(_FED_NOTE, *sources))
+    return make_table("roofline", caption, columns, curves, marks=marks, notes=(_FED_NOTE, *sources))
 
 
-def _feeding_column(name: str, rate: float) -> _Column[Curve]:
+def _feeding_column(name: str, rate: float) -> Column[Curve]:
     def told(curve: Curve) -> str:
         return f"{curve.feeding(rate)}, {percent(min(1.0, curve.delivered(rate) / rate))} busy"
 
-    return _Column(f"feeds {name}, {number(rate)}/s?", "", told)
+    return Column(f"feeds {name}, {number(rate)}/s?", "", told)
 
 
 def point_table(roofs: Sequence[Roofline]) -> Table | None:
@@ -561,7 +433,7 @@ def point_table(roofs: Sequence[Roofline]) -> Table | None:
     errors = model_errors(points)
     if errors is None:
         return None
-    column: type[_Column[Point]] = _Column
+    column: type[Column[Point]] = Column
     columns = [
         column("setting", "setting", lambda p: setting_label(p.cell)),
         column("backend", "backend", lambda p: p.cell.backend, backend_label),
@@ -573,12 +445,12 @@ def point_table(roofs: Sequence[Roofline]) -> Table | None:
     ]
     caption = f"{dataset_label(points[0].cell)}: the formula against {len(points)} measured points"
     note = f"Errors of the formula: {percent(errors[0])} at the median, {percent(errors[1])} at most."
-    return _table("roofline-points", caption, columns, points, notes=(note,))
+    return make_table("roofline-points", caption, columns, points, notes=(note,))
 
 
 def ladder_table(ladder: Ladder) -> Table:
     """Return the rungs of one ladder with their gains."""
-    column: type[_Column[Step]] = _Column
+    column: type[Column[Step]] = Column
     columns = [
         column("rung", "rung", lambda s: s.rung.label),
         column("", "backend", lambda s: s.cell.backend),
@@ -590,7 +462,9 @@ def ladder_table(ladder: Ladder) -> Table:
     ]
     cells = [step.cell for step in ladder.steps]
     marks = tuple(map(mark, cells))
-    return _table("ladder", f"{common_setting(cells)}: LMDBIO's ladder", columns, ladder.steps, marks=marks)
+    return make_table(
+        "ladder", f"{common_setting(cells)}: LMDBIO's ladder", columns, ladder.steps, marks=marks
+    )
 
 
 def rank_tables(cells: Sequence[CellSummary]) -> list[Table]:
@@ -624,7 +498,7 @@ def _job_table(jobs: Sequence[CellSummary], cells: Sequence[CellSummary]) -> Tab
         separate = sharing_base(job, cells)
         return None if separate is None or separate is job else rate_ratio(job, separate)
 
-    column: type[_Column[CellSummary]] = _Column
+    column: type[Column[CellSummary]] = Column
     columns = [
         column("setting", "setting", lambda job: setting_label(job, varying)),
         column("job", "job", job_name),
@@ -636,7 +510,7 @@ def _job_table(jobs: Sequence[CellSummary], cells: Sequence[CellSummary]) -> Tab
         *_identity(lambda job: job),
     ]
     marks = tuple(map(mark, jobs))
-    return _table("ranks", f"{dataset_label(jobs[0])}: jobs of ranks", columns, jobs, marks=marks)
+    return make_table("ranks", f"{dataset_label(jobs[0])}: jobs of ranks", columns, jobs, marks=marks)
 
 
 def _communication_table(jobs: Sequence[CellSummary]) -> Table:
@@ -645,7 +519,7 @@ def _communication_table(jobs: Sequence[CellSummary]) -> Table:
     def median(name: str) -> Callable[[CellSummary], float | None]:
         return lambda job: job.median(name)
 
-    column: type[_Column[CellSummary]] = _Column
+    column: type[Column[CellSummary]] = Column
     columns = [
         column("setting", "setting", lambda job: setting_label(job, varying)),
         column("job", "job", job_name),
@@ -662,7 +536,7 @@ def _communication_table(jobs: Sequence[CellSummary]) -> Table:
     ]
     caption = f"{dataset_label(jobs[0])}: what the exchange of gradients costs"
     marks = tuple(map(mark, jobs))
-    return _table("ranks-communication", caption, columns, jobs, marks=marks)
+    return make_table("ranks-communication", caption, columns, jobs, marks=marks)
 
 
 def _milliseconds(found: Estimate | None) -> str:
@@ -671,7 +545,7 @@ def _milliseconds(found: Estimate | None) -> str:
 
 def _corner_table(found: Sequence[Corners]) -> Table:
     varying = varying_fields(one.cell for one in found)
-    column: type[_Column[Corners]] = _Column
+    column: type[Column[Corners]] = Column
     columns = [
         column("setting", "", lambda one: setting_label(one.cell, varying)),
         column("job", "job", lambda one: job_name(one.cell)),
@@ -684,11 +558,11 @@ def _corner_table(found: Sequence[Corners]) -> Table:
         *_identity(lambda one: one.cell),
     ]
     caption = f"{dataset_label(found[0].cell)}: what loading and exchanging cost each other"
-    return _table("ranks-interference", caption, columns, found)
+    return make_table("ranks-interference", caption, columns, found)
 
 
 def _tournament_table(found: Sequence[Tournament]) -> Table:
-    column: type[_Column[Tournament]] = _Column
+    column: type[Column[Tournament]] = Column
     columns = [
         column("setting", "", lambda one: setting_label(one.cell)),
         column("seed", "seed", lambda one: one.cell.fields["seed"]),
@@ -699,7 +573,7 @@ def _tournament_table(found: Sequence[Tournament]) -> Table:
         *_identity(lambda one: one.cell),
     ]
     caption = f"{dataset_label(found[0].cell)}: trainers with tournaments beside the same trainers without"
-    return _table("tournaments", caption, columns, found)
+    return make_table("tournaments", caption, columns, found)
 
 
 _FIGURES = (
@@ -730,7 +604,7 @@ def every_cell(cells: Sequence[CellSummary]) -> Table:
     def figure(name: str, factor: float) -> Callable[[CellSummary], str]:
         return lambda cell: "" if (value := cell.median(name)) is None else f"{value * factor:.5g}"
 
-    column: type[_Column[CellSummary]] = _Column
+    column: type[Column[CellSummary]] = Column
     columns = [
         column("dataset", "", dataset_label),
         column("backend", "", lambda cell: backend_label(cell.backend)),
@@ -741,4 +615,4 @@ def every_cell(cells: Sequence[CellSummary]) -> Table:
         column("state", "", lambda cell: mark(cell) or "ok"),
     ]
     marks = tuple(map(mark, cells))
-    return _table("cells", f"{len(cells)} cells, medians over replicates", columns, cells, marks=marks)
+    return make_table("cells", f"{len(cells)} cells, medians over replicates", columns, cells, marks=marks)

@@ -3,8 +3,8 @@
 import textwrap
 from collections.abc import Sequence
 
+from storebench.analysis.table import Table
 from storebench.plain_text import plain
-from storebench.report.tables import Table
 
 _MOST_LINES = 45
 """Lines of a table; the page has the columns that do not fit."""

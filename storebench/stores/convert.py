@@ -28,12 +28,12 @@ from storebench.errors import (
 )
 from storebench.formats import Backend, get_format
 from storebench.formats.common import save_array
-from storebench.manifest import DIGESTS_NAME, MANIFEST_NAME, Manifest, StoreSpec
-from storebench.progress import Advance, Progress, Say, mute, silent
+from storebench.record.manifest import DIGESTS_NAME, MANIFEST_NAME, Manifest, StoreSpec
 from storebench.stores.encode import Encoder, encode
 from storebench.stores.find import Store, StoreSamples, measure_sizes, open_store, store_path
 from storebench.stores.staging import new_folder, staged
 from storebench.stores.verify import verify_samples
+from storebench.system.progress import Advance, Progress, Say, mute, silent
 from storebench.system.scratch import sweep
 
 FORCE = "Replace it with 'storebench convert --force'."

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from storebench.errors import from_os_error
-from storebench.manifest import MANIFEST_NAME
-from storebench.progress import Say
+from storebench.record.manifest import MANIFEST_NAME
 from storebench.stores.staging import new_folder, staged
+from storebench.system.progress import Say
 
 
 def ensure_copy(store: Path, folder: Path, say: Say) -> Path:

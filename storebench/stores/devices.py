@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from storebench.manifest import MANIFEST_NAME
 from storebench.probes.loop_mount import BLOCK_BYTES, fill_image, make_image
-from storebench.progress import Say, mute
+from storebench.record.manifest import MANIFEST_NAME
 from storebench.stores.copies import ensure_of, is_copy
+from storebench.system.progress import Say, mute
 from storebench.system.scratch import sweep
 
 DEVICES_DIR = ".devices"

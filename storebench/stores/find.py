@@ -16,12 +16,12 @@ from storebench.datasets.images import checked
 from storebench.datasets.sources import check_index, fingerprint
 from storebench.digests import DIGEST_BYTES, DigestTable, set_digest
 from storebench.errors import CorruptStoreError
-from storebench.fileio.file_tree import names_of
-from storebench.fileio.reading import kind_of
 from storebench.formats import Backend, Format, Reader, get_format
 from storebench.formats.common import load_array
 from storebench.formats.registry import store_name_of
-from storebench.manifest import CONVERT_AGAIN, DIGESTS_NAME, Manifest
+from storebench.record.manifest import CONVERT_AGAIN, DIGESTS_NAME, Manifest
+from storebench.system.file_tree import names_of
+from storebench.system.reading import kind_of
 
 _damaged = functools.partial(CorruptStoreError, hint=CONVERT_AGAIN)
 

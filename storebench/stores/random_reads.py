@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from storebench.probes.page_cache import ask_to_evict, cache_facts, evict, resident
 from storebench.probes.page_count import PAGE_BYTES
-from storebench.results import CacheVerdict
+from storebench.record.schema import CacheVerdict
 from storebench.settings.words import CacheState
 
 SEED = 0  # the seed of all draws, so that two inspections of a file read the same samples

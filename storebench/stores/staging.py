@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from storebench.errors import OutputError, StorebenchError, from_os_error
-from storebench.fileio.whole_files import made_folder
 from storebench.filesystem import mounts_in, sync
-from storebench.progress import Say, mute
 from storebench.system.libc import LIBC
+from storebench.system.progress import Say, mute
 from storebench.system.scratch import is_at, scratch_folder
+from storebench.system.whole_files import made_folder
 
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # linux/fcntl.h and linux/fs.h
 

@@ -17,9 +17,9 @@ from storebench.errors import CorruptDataError, CorruptStoreError, DigestMismatc
 from storebench.formats import Backend, Reader, get_format, parse_backend
 from storebench.formats.base import Batch, Indices
 from storebench.formats.registry import traits_of
-from storebench.manifest import CONVERT_AGAIN, Manifest
-from storebench.progress import Advance, Progress, silent
+from storebench.record.manifest import CONVERT_AGAIN, Manifest
 from storebench.stores.find import check_sizes, read_digest_table
+from storebench.system.progress import Advance, Progress, silent
 
 BATCH_BYTES = 16 << 20  # decoded bytes to read and compare at a time
 BATCH_SAMPLES = 1024

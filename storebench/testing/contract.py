@@ -26,7 +26,7 @@ from storebench.codecs import CODECS, get_codec
 from storebench.errors import CorruptStoreError, IntegrityError, UsageError
 from storebench.formats.base import Format, Reader
 from storebench.formats.registry import get_format
-from storebench.manifest import StoreSpec
+from storebench.record.manifest import StoreSpec
 from storebench.testing.stores import (
     COUNT,
     SHAPE,

@@ -17,7 +17,7 @@ from storebench.codecs import get_codec
 from storebench.datasets.base import DatasetInfo, Image, Origin, Provenance
 from storebench.formats.base import Batch, Format, Indices, Reader
 from storebench.formats.registry import get_format
-from storebench.manifest import Manifest, StoreSpec
+from storebench.record.manifest import Manifest, StoreSpec
 from storebench.settings.words import Split
 
 COUNT = 67

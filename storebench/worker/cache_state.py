@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from storebench.errors import CellFailedError
-from storebench.fileio.file_tree import FileTree
 from storebench.formats.registry import get_format, traits_of
 from storebench.probes.machine import mount_of
 from storebench.probes.page_cache import (
@@ -16,9 +15,10 @@ from storebench.probes.page_cache import (
     resident,
     warm,
 )
-from storebench.results import CacheFacts, CacheVerdict
+from storebench.record.schema import CacheFacts, CacheVerdict
 from storebench.settings.backend import Backend
 from storebench.settings.words import BOUNDED_STATES, CacheState
+from storebench.system.file_tree import FileTree
 
 
 class StoreCache:

@@ -2,8 +2,8 @@
 
 from storebench.codecs import any_size
 from storebench.probes.rates import device_rates_once, gather_rate_once, opens_once
-from storebench.results import Ceilings
-from storebench.runs.records import PROBES_DIR
+from storebench.record.lines import PROBES_DIR
+from storebench.record.schema import Ceilings
 from storebench.settings.words import ComputeKind
 from storebench.worker.setup import Setup
 

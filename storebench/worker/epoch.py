@@ -12,18 +12,27 @@ from typing import Self
 from storebench.formats.base import Indices
 from storebench.formats.registry import get_format
 from storebench.loading.batch import LOOP_WORKER, LoadedBatch
-from storebench.loading.evidence import SampleKeeper
-from storebench.manifest import Manifest
-from storebench.places.served import counting
-from storebench.probes.batch_io import IO_COLUMNS, METER
+from storebench.loading.proof import SampleKeeper
+from storebench.places.server_counters import counting
+from storebench.probes.batch_io import METER
 from storebench.probes.counters import CounterProbe
 from storebench.probes.page_count import PAGE_BYTES, Residency, resident
-from storebench.probes.residency import ResidencyCurve, Sampler
-from storebench.results import CacheFacts, Cell, Counters, DataStoreFacts, Portion, ServedFacts, TierFacts
+from storebench.probes.residency import Sampler
+from storebench.record.figures import Judgement, ResidencyCurve, residency_points, steady_portion
+from storebench.record.manifest import Manifest
+from storebench.record.schema import (
+    CacheFacts,
+    Cell,
+    Counters,
+    DataStoreFacts,
+    Portion,
+    ServedFacts,
+    TierFacts,
+)
+from storebench.record.steps import IO_COLUMNS, StepTable, step_ends
 from storebench.settings.words import BOUNDED_STATES, CacheState, Share
 from storebench.training.loop import run_epoch
-from storebench.training.step_table import StepTable, step_ends, step_table
-from storebench.worker.figures import Judgement, residency_points, steady_portion
+from storebench.training.step_table import step_table
 from storebench.worker.setup import Setup
 from storebench.worker.tournament import Played, Tournament
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from storebench.errors import EXIT_INTEGRITY, CellFailedError, StorebenchError, from_os_error
-from storebench.fileio.whole_files import EXIT_NOT_WRITTEN, write_message
 from storebench.plain_text import name_of_text, text_of_name
 from storebench.ranks.launch import MOST_WAIT_S
-from storebench.results import Cell
+from storebench.record.schema import Cell
 from storebench.system.unexpected import summary
+from storebench.system.whole_files import EXIT_NOT_WRITTEN, write_message
 
 
 @dataclass(frozen=True, kw_only=True)

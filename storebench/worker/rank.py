@@ -15,11 +15,11 @@ from storebench.errors import CellFailedError
 from storebench.probes.code import package_folder
 from storebench.probes.loop_mount import mount_image
 from storebench.ranks.group import Group, join, lost_another
+from storebench.ranks.heartbeat import RankProgress
 from storebench.ranks.launch import TELL_STACKS, RankFailure
 from storebench.ranks.membership import Membership, membership
-from storebench.ranks.progress import RankProgress
-from storebench.results import Record
-from storebench.runs.records import record_to_dict
+from storebench.record.lines import record_to_dict
+from storebench.record.schema import Record
 from storebench.system.processes import end_with_starter
 from storebench.worker.job import CellJob, failed_answer, write_answer
 from storebench.worker.setup import Setup, device_of

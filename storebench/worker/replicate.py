@@ -14,19 +14,19 @@ from storebench.loading.producer import ProcessSettings
 from storebench.probes.cgroup import MemoryGroup
 from storebench.probes.code import package_folder
 from storebench.probes.loop_mount import mount_image
+from storebench.ranks.heartbeat import RankProgress
 from storebench.ranks.launch import RANKS_DIR
-from storebench.ranks.progress import RankProgress
-from storebench.results import CacheFacts, CacheVerdict, Ceilings, Record
-from storebench.runs.records import record_to_dict
+from storebench.record.lines import record_to_dict
+from storebench.record.schema import CacheFacts, CacheVerdict, Ceilings, Record
 from storebench.settings.words import CacheState, ComputeKind
 from storebench.system.libc import keep_freed_memory
 from storebench.training.evaluate import accuracy
 from storebench.training.steps import CpuStep
 from storebench.worker.ceilings import measure_ceilings
 from storebench.worker.epoch import timed_epoch
+from storebench.worker.epoch_record import Epoch, part_of, prove, recorded, requests_in
 from storebench.worker.job import failed_answer, read_job, write_answer
 from storebench.worker.rank import end_with_the_runner, run_rank
-from storebench.worker.record import Epoch, part_of, prove, recorded, requests_in
 from storebench.worker.setup import Setup
 from storebench.worker.tournament import held_out_score
 

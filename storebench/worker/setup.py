@@ -17,23 +17,23 @@ from storebench.loading.augment import Augment, round_seed
 from storebench.loading.batch import EpochPlan, LoadedBatch, LoadJob, ReaderReport, with_empty_batches
 from storebench.loading.loader import Loader, get_loader
 from storebench.loading.producer import native_orders
-from storebench.manifest import Manifest
 from storebench.probes.cgroup import LimitedCache, MemoryGroup
 from storebench.probes.throttle import EmulatedTier
 from storebench.ranks.group import ALONE, Group
+from storebench.ranks.heartbeat import NO_PROGRESS, RankProgress
 from storebench.ranks.membership import Membership
-from storebench.ranks.progress import NO_PROGRESS, RankProgress
 from storebench.ranks.sharing import shared_loader
 from storebench.ranks.trainers import Trainer, seed_of
-from storebench.results import Cell, CodeFacts
+from storebench.record.manifest import Manifest
+from storebench.record.schema import Cell, CodeFacts
 from storebench.settings.loop import NO_MODEL
+from storebench.settings.tiers import find_tier
 from storebench.settings.words import ComputeKind, Fill, LoaderKind, Share, Sync
-from storebench.tiers import find_tier
 from storebench.training.models import ModelSpec, get_model
 from storebench.training.steps import Step, make_step, warm_up
 from storebench.worker.cache_state import StoreCache
 from storebench.worker.job import CellJob
-from storebench.worker.sampling import Sampling
+from storebench.worker.sharding import Sampling
 
 if TYPE_CHECKING:  # a single process does not import it
     from torch.distributed import ProcessGroup

@@ -12,9 +12,9 @@ from typing import Self
 import numpy as np
 
 from storebench.formats.base import Indices, Reader
-from storebench.loading.evidence import opened_again
+from storebench.loading.proof import opened_again
 from storebench.ranks.trainers import Trainer, partner_of, tournaments_in
-from storebench.results import Game, TrainerFacts, TrainersFacts
+from storebench.record.schema import Game, TrainerFacts, TrainersFacts
 from storebench.training.evaluate import count_right
 from storebench.training.steps import CpuStep
 from storebench.worker.setup import Setup

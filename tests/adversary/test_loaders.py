@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from storebench.runs.records import read_records
+from storebench.record.lines import read_records
 from tests.support import careless_plugin
 from tests.support.harness_tools import write_scenario
 from tests.support.quick_cli import storebench

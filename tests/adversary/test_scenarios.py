@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from storebench.errors import StorebenchError
-from storebench.scenario import load_scenario
+from storebench.run.scenario import load_scenario
 
 MATRIX = """
 name = "attack"

@@ -72,7 +72,7 @@ from pathlib import Path
 from storebench.codecs import get_codec
 from storebench.errors import DiskFullError, from_os_error
 from storebench.formats.registry import get_format
-from storebench.manifest import StoreSpec
+from storebench.record.manifest import StoreSpec
 from storebench.testing.stores import dataset_info, left_open, open_files
 
 name, codec, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3]) / "store"

@@ -12,14 +12,14 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 import storebench
-from storebench.comparison import Estimate, Ratio
-from storebench.report.cells import CellSummary, summarise
-from storebench.report.codecs import coded
-from storebench.report.labels import backend_label, number
-from storebench.report.panels import paired
+from storebench.analysis.codecs import coded
+from storebench.analysis.comparison import Estimate, Ratio
+from storebench.analysis.labels import backend_label, number
+from storebench.analysis.panels import paired
+from storebench.analysis.summary import CellSummary, summarise
+from storebench.record.schema import BACKEND_FIELDS
 from storebench.report.plots.style import finish, name_rows, new_axes, plain_numbers, saved, styled, whiskers
 from storebench.report.tables import codec_table
-from storebench.results import BACKEND_FIELDS
 from tests.docs.doc_files import ROOT
 
 REFERENCE = ROOT / "results" / "reference"

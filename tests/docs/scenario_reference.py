@@ -8,8 +8,8 @@ from typing import Any
 import pydantic
 
 from storebench.datasets.catalog import KNOWN
-from storebench.matrix import LEAST_MEMORY_BYTES, MODEL_BATCHES, Axis, Matrix, MatrixWithoutLoop
-from storebench.scenario import Scenario
+from storebench.run.matrix import LEAST_MEMORY_BYTES, MODEL_BATCHES, Axis, Matrix, MatrixWithoutLoop
+from storebench.run.scenario import Scenario
 from storebench.units import format_bytes
 from tests.docs.schema_page import meanings
 

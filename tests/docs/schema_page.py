@@ -10,8 +10,8 @@ import types
 import typing
 from typing import Any
 
-from storebench.matrix import Matrix
-from storebench.results import SCHEMA_VERSION, Cell, CellFields, Record
+from storebench.record.schema import SCHEMA_VERSION, Cell, CellFields, Record
+from storebench.run.matrix import Matrix
 
 _HEAD = f"""# What a result holds
 

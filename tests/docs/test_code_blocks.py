@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from storebench.check.policy import Policy, load_policy
-from storebench.scenario import Scenario, load_scenario
+from storebench.run.scenario import Scenario, load_scenario
 from tests.docs.doc_files import DOCUMENTS, PLUGIN_GUIDE, ROOT, Fence, fences, name_of
 from tests.docs.sandbox import Sandbox
 from tests.support.copies import run_code

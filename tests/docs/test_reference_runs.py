@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from storebench.report.checks.records import validate
+from storebench.analysis.checks.records import validate
 from tests.docs.figures import REFERENCE, RESULTS, filled
 
 RUNS = sorted(path.parent for path in REFERENCE.glob("*/run.json"))

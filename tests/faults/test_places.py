@@ -21,8 +21,8 @@ import pytest
 
 from storebench.errors import EXIT_INTEGRITY, EXIT_INTERRUPTED
 from storebench.filesystem import mounts_in
-from storebench.results import Status
-from storebench.runs.records import RECORDS_NAME, read_records
+from storebench.record.lines import RECORDS_NAME, read_records
+from storebench.record.schema import Status
 from storebench.system.scratch import sweep
 from tests.faults.invariants import KILLED, NOISE, run_problems
 from tests.support.quick_cli import SERVER, Command

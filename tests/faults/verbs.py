@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from storebench.manifest import MANIFEST_NAME
+from storebench.record.manifest import MANIFEST_NAME
 from tests.faults.engine import KINDS, Ending
 from tests.faults.invariants import (
     complete_run_problems,

@@ -15,7 +15,7 @@ import torch
 from storebench.codecs import Payload, get_codec
 from storebench.formats.base import Batch, Fetched, Format, FormatInfo, Indices, Reader, ReaderInfo, Writer
 from storebench.formats.windows import Windows
-from storebench.manifest import StoreSpec
+from storebench.record.manifest import StoreSpec
 
 SPARE = 12
 """The file has this many times the bytes of its samples."""

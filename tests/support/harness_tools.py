@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import psutil
 
-from storebench.results import Cell, Record
-from storebench.runner import Silent, prepare
-from storebench.runs.records import PROBES_DIR, STEPS_DIR
-from storebench.runs.steps import find_table, read_arrow
-from storebench.scenario import Scenario, make_scenario
+from storebench.record.lines import PROBES_DIR, STEPS_DIR
+from storebench.record.schema import Cell, Record
+from storebench.record.step_files import find_table, read_arrow
+from storebench.run.execute import Silent, prepare
+from storebench.run.scenario import Scenario, make_scenario
 from storebench.worker.job import CellJob
 from storebench.worker.replicate import run as run_replicate
 from storebench.worker.setup import Setup

@@ -9,14 +9,14 @@ import pytest
 
 from tests.support.quick_cli import SERVER
 
-HARNESS = "tests/unit/harness/test_"
+HARNESS = "tests/runs/test_"
 SCOPES: dict[str, tuple[str, ...]] = {
     "pages": (
         "tests/unit/probes/",
         f"{HARNESS}cold_cells.py",
         f"{HARNESS}cache_cells.py",
         f"{HARNESS}limited_cells.py",
-        "tests/unit/formats_direct/test_planned_reads.py",
+        "tests/unit/formats/test_planned_reads.py",
         "tests/unit/formats/test_snapshot.py",
     ),
     "faults": ("tests/faults/",),

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from storebench.probes.batch_io import IO_COLUMNS
-from storebench.results import (
+from storebench.record.figures import with_cold_rates
+from storebench.record.lines import STEPS_DIR, append_records
+from storebench.record.schema import (
     CELL_FIELDS,
     CacheFacts,
     CacheVerdict,
@@ -28,9 +29,8 @@ from storebench.results import (
     Record,
     StoreFacts,
 )
-from storebench.runs.records import STEPS_DIR, append_records
+from storebench.record.steps import IO_COLUMNS
 from storebench.settings.words import ComputeKind
-from storebench.worker.figures import with_cold_rates
 
 FORMATS = {
     "png": ("files", "png", "pillow"),

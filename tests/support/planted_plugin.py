@@ -29,7 +29,7 @@ from storebench.formats.base import (
 )
 from storebench.formats.options import Options
 from storebench.loading.order import epoch_order
-from storebench.manifest import Manifest, StoreSpec
+from storebench.record.manifest import Manifest, StoreSpec
 from storebench.testing.doubles import slow, wrong_pixels
 
 DEATH_S = 0.5

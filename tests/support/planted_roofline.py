@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from storebench.results import Record
+from storebench.record.schema import Record
 from tests.support.planted import make_record
 
 BATCH = 32

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from storebench.results import (
+from storebench.record.lines import PAIRING_NAME, append_records
+from storebench.record.schema import (
     CacheFacts,
     CacheVerdict,
     Cell,
@@ -17,7 +18,6 @@ from storebench.results import (
     Status,
     StoreFacts,
 )
-from storebench.runs.records import PAIRING_NAME, append_records
 
 COSTS = {"lmdb": 1e-6, "hdf5": 2e-6, "png": 3e-6}
 """Backend -> seconds per sample."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from storebench.ranks.trainers import pairs
-from storebench.results import Game, JobFacts, RankFacts, Record, TrainerFacts, TrainersFacts
+from storebench.record.schema import Game, JobFacts, RankFacts, Record, TrainerFacts, TrainersFacts
 from storebench.settings.words import Sync
 from tests.support.planted import make_record
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from storebench.analysis.checks.records import validate_records
 from storebench.ranks.group import ALONE, Group, TorchGroup
 from storebench.ranks.membership import Membership
-from storebench.report.checks.records import validate_records
-from storebench.results import Cell, JobFacts, Record
-from storebench.runs.records import RECORDS_NAME, read_records
+from storebench.record.lines import RECORDS_NAME, read_records
+from storebench.record.schema import Cell, JobFacts, Record
 from storebench.worker.job import CellJob
 from storebench.worker.replicate import run as run_replicate
 from storebench.worker.setup import Setup

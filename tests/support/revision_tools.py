@@ -38,8 +38,8 @@ def _copy_cells():
     import sys
 
     from storebench.probes.code import cell_environment
-    from storebench.worker import launch
-    from storebench.worker.launch import variables_of
+    from storebench.run import launch
+    from storebench.run.launch import variables_of
 
     def copied(job, variables, output):
         from storebench.worker import replicate

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from storebench.analysis.checks.records import validate_records
 from storebench.ranks.games import packed
 from storebench.ranks.group import Group
-from storebench.report.checks.records import validate_records
-from storebench.results import Cell, JobFacts, Record, TrainersFacts
-from storebench.runs.records import RECORDS_NAME
+from storebench.record.lines import RECORDS_NAME
+from storebench.record.schema import Cell, JobFacts, Record, TrainersFacts
 from storebench.training.steps import CpuStep
 from storebench.worker.job import CellJob
 from storebench.worker.replicate import run as run_replicate

@@ -3,7 +3,7 @@
 What a cell does, counts, writes and returns is the same; the second and a half of importing is missing, and the machine's
 ceilings are measured for a moment only (`tests.support.short_yardsticks`). The ranks of a job are copies as well: the agent
 that runs torchrun is a copy of the runner, and starts copies of itself. Tests of the launch itself, of
-what kills a cell, and of limited memory start interpreters (`storebench.worker.launch`).
+what kills a cell, and of limited memory start interpreters (`storebench.run.launch`).
 """
 
 import contextlib
@@ -21,14 +21,16 @@ from unittest import mock
 import psutil
 
 from storebench.probes.code import cell_environment
-from storebench.ranks import agent, board, nodes
+from storebench.ranks import agent, nodes
+from storebench.ranks import rendezvous as board
 from storebench.ranks.launch import AGENT
-from storebench.surroundings import Surroundings
+from storebench.run import launch
+from storebench.run.launch import end, started, variables_of
+from storebench.run.resources import Surroundings
 from storebench.system.interrupts import Held
 from storebench.system.processes import expend, fork_when_settled
-from storebench.worker import launch, replicate
+from storebench.worker import replicate
 from storebench.worker.forks import Fork, ForkServer
-from storebench.worker.launch import end, started, variables_of
 from tests.support.copies import Copy, become
 from tests.support.short_yardsticks import shorten
 

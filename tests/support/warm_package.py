@@ -10,9 +10,9 @@ from storebench.cli.main import app
 from storebench.datasets import synthetic
 from storebench.formats.origin import code_facts
 from storebench.probes.environment import environment
+from storebench.record.lines import record_from_dict
 from storebench.report.content import content_of
 from storebench.report.page import markdown
-from storebench.runs.records import record_from_dict
 from tests.support.kept_data import keep_real_data, read_real_data
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -31,8 +31,8 @@ from storebench.errors import (
     UsageError,
     install_line,
 )
-from storebench.fileio.json_text import parse_json
 from storebench.settings.words import Split
+from storebench.system.json_text import parse_json
 
 
 @dataclass(frozen=True)

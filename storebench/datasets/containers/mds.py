@@ -18,7 +18,7 @@ from storebench.datasets.containers.base import Asked, Labels, Ranges, Spans
 from storebench.datasets.containers.pixels import image_or_pixels
 from storebench.datasets.sources import open_source, read_file
 from storebench.errors import CorruptDataError
-from storebench.fileio.json_text import complaint, parse_json
+from storebench.system.json_text import complaint, parse_json
 
 COMPRESSIONS = {"zstd": "zstd", "gz": "gzip", "br": "brotli", "bz2": "bz2"}  # as MDS and as pyarrow call them
 MOST_SHARD_BYTES = 1 << 30  # of a compressed shard, which is held in memory

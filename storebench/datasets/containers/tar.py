@@ -15,7 +15,7 @@ from storebench.datasets.folder import are_both, is_left_out
 from storebench.datasets.images import EXTENSIONS
 from storebench.datasets.sources import Member, members, open_source
 from storebench.errors import CorruptDataError
-from storebench.fileio.json_text import parse_json
+from storebench.system.json_text import parse_json
 from storebench.units import number_of
 
 JSON = "json"

@@ -29,10 +29,10 @@ from storebench.formats.options import AUTO, Options, integer
 from storebench.formats.reader import EVERY_SERVER, Traits
 from storebench.formats.remote import Piece, RemoteReader
 from storebench.formats.windows import Batch
-from storebench.manifest import Manifest, StoreSpec
 from storebench.places.base import Client
 from storebench.places.objects import Boto3Store
 from storebench.probes.machine import usable_cores
+from storebench.record.manifest import Manifest, StoreSpec
 
 IMAGES = "images"
 LABELS_FILE = "labels.npy"

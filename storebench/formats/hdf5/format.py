@@ -17,7 +17,7 @@ from storebench.formats.reads.direct_file import Offsets
 from storebench.formats.reads.extents import ExtentReader, locator
 from storebench.formats.reads.planned import ReadPolicy
 from storebench.formats.windows import Batch
-from storebench.manifest import Manifest, StoreSpec
+from storebench.record.manifest import Manifest, StoreSpec
 
 
 class Hdf5DirectReader(ExtentReader):

@@ -19,7 +19,7 @@ from storebench.formats.base import Fetched, Reader, Writer
 from storebench.formats.common import damaged, sync_folder, write_errors
 from storebench.formats.options import Options
 from storebench.formats.windows import Batch
-from storebench.manifest import Manifest, StoreSpec
+from storebench.record.manifest import Manifest, StoreSpec
 
 DATA_FILE = "data.h5"
 

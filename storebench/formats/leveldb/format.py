@@ -16,7 +16,7 @@ from storebench.formats.base import Format, FormatInfo, ReaderInfo, Writer
 from storebench.formats.common import damaged, sync_folder, write_error, write_errors
 from storebench.formats.keyvalue import LABEL_KEY, KeyValueReader, StoredValue, make_key, pack_labels
 from storebench.formats.snapshot import Snapshot, no_room
-from storebench.manifest import StoreSpec
+from storebench.record.manifest import StoreSpec
 
 TABLE_BYTES = 64 << 20  # so few tables that LevelDB maps them all (it maps 1,000)
 

@@ -30,7 +30,7 @@ from storebench.formats.reads.direct_file import Offsets
 from storebench.formats.reads.extents import ExtentReader, locator
 from storebench.formats.reads.planned import ReadPolicy
 from storebench.formats.windows import check_range
-from storebench.manifest import Manifest
+from storebench.record.manifest import Manifest
 from storebench.settings.words import Share
 
 

@@ -18,7 +18,7 @@ from storebench.formats.lmdb.pages import DATA_FILE
 from storebench.formats.reads.direct_file import Offsets
 from storebench.formats.reads.planned import ReadPolicy
 from storebench.formats.reads.shared_pixels import SharedPixelsReader, store_tag
-from storebench.manifest import Manifest, StoreSpec
+from storebench.record.manifest import Manifest, StoreSpec
 
 
 class LmdbSharedReader(SharedPixelsReader):

@@ -24,7 +24,7 @@ from storebench.formats.lmdb.pages import DATA_FILE
 from storebench.formats.options import Options, as_text, flag
 from storebench.formats.reads.direct_file import SMALL_BYTES
 from storebench.formats.windows import Batch, Windows
-from storebench.manifest import StoreSpec
+from storebench.record.manifest import StoreSpec
 
 FIRST_MAP_BYTES = 64 << 20
 SPARE_PAGES = 256  # meta, branch and copied pages of one transaction; the estimate must not be too low

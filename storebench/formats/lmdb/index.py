@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from storebench.arrays import Integers
 from storebench.errors import CorruptDataError, CorruptStoreError, StorebenchError, UsageError
-from storebench.fileio.reading import read_small_file
 from storebench.formats.lmdb.pages import DATA_FILE, Nodes, PageFile, current_meta, leaves, sub_databases
+from storebench.system.reading import read_small_file
 from storebench.system.scratch import scratch_folder, user_cache_folder
 
 _VERSION = 1

@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from storebench.arrays import Bytes, Integers
 from storebench.errors import CorruptStoreError, UsageError
-from storebench.manifest import CONVERT_AGAIN
+from storebench.record.manifest import CONVERT_AGAIN
 
 DATA_FILE = "data.mdb"
 

@@ -30,7 +30,7 @@ from storebench.formats.common import (
 from storebench.formats.options import Options
 from storebench.formats.reads.shared_pixels import SharedPixelsReader, store_tag
 from storebench.formats.windows import Batch, Windows, check_range
-from storebench.manifest import Manifest, StoreSpec
+from storebench.record.manifest import Manifest, StoreSpec
 
 DATA_FILE = "data.npy"
 PAYLOADS_FILE = "payloads.bin"

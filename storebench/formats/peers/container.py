@@ -15,8 +15,6 @@ from storebench.datasets.containers.dataset import in_place
 from storebench.datasets.containers.tar import TarShards
 from storebench.datasets.containers.tfrecord import TfRecords
 from storebench.errors import UsageError
-from storebench.fileio.pickles import unpickled
-from storebench.fileio.reading import read_small_file
 from storebench.formats.base import Format, FormatInfo, ReaderInfo, Traits, Writer
 from storebench.formats.common import damaged, load_integers, save_array, sync_folder
 from storebench.formats.options import Options
@@ -26,8 +24,10 @@ from storebench.formats.peers.tfrecord import TfRecordReader, records_of
 from storebench.formats.peers.webdataset import WebDatasetReader
 from storebench.formats.reader import Seed
 from storebench.formats.registry import get_format, is_installed
-from storebench.manifest import Manifest, StoreSpec
+from storebench.record.manifest import Manifest, StoreSpec
 from storebench.settings.backend import STREAM
+from storebench.system.pickles import unpickled
+from storebench.system.reading import read_small_file
 
 SCAN_FILE, NUMBERS_FILE = "container.pickle", "numbers.npy"
 

@@ -17,8 +17,8 @@ from storebench.formats.peers.rows import Row, RowsReader, required
 from storebench.formats.peers.writers import LibraryWriter
 from storebench.formats.reader import BUFFER_NOTE, DISPLACEMENT_NOTE, NEIGHBOURS_NOTE, RequestTable, Seed
 from storebench.formats.remote import Objects, Piece
-from storebench.manifest import Manifest
 from storebench.places.clients import client_of
+from storebench.record.manifest import Manifest
 
 SHARDS_FILE = "shards.npy"
 

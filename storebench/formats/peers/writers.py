@@ -11,7 +11,7 @@ from storebench.codecs import Payload
 from storebench.formats.base import Writer
 from storebench.formats.common import save_array, sync_folder, write_errors
 from storebench.formats.peers.rows import ERRORS, LABELS_FILE
-from storebench.manifest import StoreSpec
+from storebench.record.manifest import StoreSpec
 
 
 class LibraryWriter(Writer):

@@ -13,7 +13,7 @@ from storebench.formats.options import Options
 from storebench.formats.reads.direct_file import DirectFile, Offsets
 from storebench.formats.reads.planned import Locate, PlannedReads, ReadPolicy
 from storebench.formats.windows import Batch, Windows, check_range
-from storebench.manifest import Manifest
+from storebench.record.manifest import Manifest
 
 
 def locator(offsets: Offsets, lengths: npt.NDArray[np.integer]) -> Locate:

@@ -18,8 +18,8 @@ from storebench.errors import OutputError, UsageError
 from storebench.formats.base import Fetched, Reader
 from storebench.formats.reads.direct_file import Offsets
 from storebench.formats.windows import Batch, Windows, check_range
-from storebench.manifest import Manifest
 from storebench.probes.rates import compiled
+from storebench.record.manifest import Manifest
 from storebench.system.scratch import (
     SEGMENT_PREFIX,
     SEGMENTS,

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import pandas as pd
 from matplotlib.axes import Axes
 
-from storebench.report.cells import CellSummary, as_cells
-from storebench.report.codecs import Coded, coded, frontier
-from storebench.report.labels import FORMATS, number
+from storebench.analysis.codecs import Coded, coded, frontier
+from storebench.analysis.labels import FORMATS, number
+from storebench.analysis.summary import CellSummary, as_cells
 from storebench.report.plots.style import finish, new_axes, plain_numbers, styled
 
 QUESTION = "Which codec is small and fast?"

@@ -7,11 +7,11 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from storebench.accelerators import Accelerator, find_accelerator, landmarks
+from storebench.analysis.labels import backend_label, network_label, number
+from storebench.analysis.roofline import Roofline, rooflines
+from storebench.analysis.summary import CellSummary, as_cells
 from storebench.plain_text import plain
-from storebench.report.cells import CellSummary, as_cells
-from storebench.report.labels import backend_label, network_label, number
 from storebench.report.plots.style import MOST_LINES, finish, looks, new_axes, plain_numbers, styled, whiskers
-from storebench.report.roofline import Roofline, rooflines
 
 QUESTION = "Which accelerators does each store feed?"
 

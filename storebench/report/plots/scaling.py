@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import pandas as pd
 from matplotlib.axes import Axes
 
-from storebench.comparison import Estimate
-from storebench.report.cells import CellSummary, as_cells
-from storebench.report.labels import backend_label, state_label
+from storebench.analysis.comparison import Estimate
+from storebench.analysis.labels import backend_label, state_label
+from storebench.analysis.summary import CellSummary, as_cells
 from storebench.report.plots.style import (
     MOST_LINES,
     finish,

@@ -6,8 +6,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 
-from storebench.report.cells import CellSummary, as_cells
-from storebench.report.labels import duration, percent
+from storebench.analysis.labels import duration, percent
+from storebench.analysis.summary import CellSummary, as_cells
 from storebench.report.plots.style import (
     MOST_CELLS,
     PART_COLOURS,

@@ -21,10 +21,10 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from storebench.comparison import Estimate
+from storebench.analysis.comparison import Estimate
+from storebench.analysis.labels import backend_label, common_setting, state_label
+from storebench.analysis.summary import CellSummary
 from storebench.plain_text import plain
-from storebench.report.cells import CellSummary
-from storebench.report.labels import backend_label, common_setting, state_label
 
 # Okabe and Ito's palette, which is distinguishable with any kind of colour blindness.
 _BACKEND_COLOURS = {"memory:python": "#56B4E9", "memory:native": "#0072B2", "null": "#000000"}

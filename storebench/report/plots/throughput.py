@@ -6,9 +6,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from storebench.accelerators import Accelerator
-from storebench.comparison import Estimate
-from storebench.report.cells import CellSummary, as_cells
-from storebench.report.labels import backend_label, number, with_interval
+from storebench.analysis.comparison import Estimate
+from storebench.analysis.labels import backend_label, number, with_interval
+from storebench.analysis.summary import CellSummary, as_cells
 from storebench.report.plots.style import (
     MOST_CELLS,
     beside,

@@ -8,9 +8,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
+from storebench.analysis.labels import backend_label
+from storebench.analysis.summary import backend_rank
 from storebench.plain_text import plain
-from storebench.report.cells import backend_rank
-from storebench.report.labels import backend_label
 from storebench.report.plots.style import MOST_LINES, Look, finish, looks_of, new_axes, plain_numbers, styled
 from storebench.settings.backend import NULL_FORMAT
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from storebench.analysis.labels import backend_label
 from storebench.formats.base import Indices, Reader
 from storebench.formats.peers.stream import StreamOptions, randomness
 from storebench.formats.registry import BUILTIN, get_format, parse_backend
-from storebench.report.labels import backend_label
 from storebench.testing.stores import COUNT, SmallStore, build_small_store, read_pixels
 
 STREAMS = ["webdataset", "tfrecord"]

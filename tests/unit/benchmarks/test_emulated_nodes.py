@@ -22,7 +22,7 @@ from benchmarks.nodes.node import Node
 from benchmarks.nodes.tools import GROUP_PREFIX, why_not
 from storebench.errors import UsageError
 from storebench.probes.cgroup import find_controller
-from storebench.results import Record
+from storebench.record.schema import Record
 from tests.support.harness_tools import wait_for
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.scaling_io import Place, Way, cluster_seconds, seconds
-from storebench.results import Ceilings, Record
+from storebench.record.schema import Ceilings, Record
 from tests.support.planted import ENVIRONMENT, make_record, write_run
 
 PLACE = Place(cores=2, device_bytes_per_s=1e9, sample_bytes=1e5, store_bytes=4e8)

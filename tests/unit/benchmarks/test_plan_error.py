@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.plan_error import SEVERAL, Case, all_cases, width, widths_of
-from storebench.planner.errors import MEDIAN_GOAL, Kind, KindError
-from storebench.results import Record
+from storebench.analysis.plan.errors import MEDIAN_GOAL, Kind, KindError
+from storebench.record.schema import Record
 from storebench.settings.words import ComputeKind
 from tests.support.planted import write_run
 from tests.support.planted_roofline import curve_records

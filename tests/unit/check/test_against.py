@@ -20,9 +20,9 @@ from storebench.check.sides import read_side
 from storebench.cli.main import app
 from storebench.errors import CellFailedError, OutputError, UsageError
 from storebench.probes.code import code_digest
-from storebench.results import Record
-from storebench.runs.records import read_records
-from storebench.scenario import Scenario
+from storebench.record.lines import read_records
+from storebench.record.schema import Record
+from storebench.run.scenario import Scenario
 from tests.support.quick_cli import storebench as quick_storebench
 from tests.support.revision_tools import (
     BEING_COMPILED,

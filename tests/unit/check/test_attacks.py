@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from storebench.results import CodeFacts, Record
+from storebench.record.schema import CodeFacts, Record
 from tests.support.checked import run
 from tests.support.planted_sides import paired, slower
 from tests.support.quick_cli import storebench

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from storebench.cli.main import app
-from storebench.runs.records import PAIRING_NAME
+from storebench.record.lines import PAIRING_NAME
 from tests.support.checked import check
 from tests.support.planted_sides import failed, paired, record, run_of, slower, write_run
 

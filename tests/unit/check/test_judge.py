@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from storebench.analysis.comparison import compare
 from storebench.check.judge import CellState, CounterResult
-from storebench.comparison import compare
-from storebench.results import Counters, Record
-from storebench.runs.records import PAIRING_NAME
+from storebench.record.lines import PAIRING_NAME
+from storebench.record.schema import Counters, Record
 from storebench.units import Better
 from tests.support.checked import check, run
 from tests.support.planted_sides import failed, paired, record, run_of, slower, with_, write_run

@@ -10,8 +10,8 @@ import pytest
 from storebench.check.revisions import read_project
 from storebench.check.sides import CellData, label_of, read_pairing, read_side
 from storebench.errors import CorruptDataError, IntegrityError, NotComparableError
-from storebench.results import CacheFacts, CacheVerdict, CodeFacts, Coverage, Record
-from storebench.runs.records import PAIRING_NAME
+from storebench.record.lines import PAIRING_NAME
+from storebench.record.schema import CacheFacts, CacheVerdict, CodeFacts, Coverage, Record
 from storebench.settings.words import CacheState
 from tests.support.planted_sides import failed, record, write_run
 

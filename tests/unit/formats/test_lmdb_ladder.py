@@ -6,7 +6,7 @@ import pytest
 
 from storebench.formats.lmdb.direct import RUNGS, Rung
 from storebench.formats.registry import parse_backend
-from storebench.scenario import load_scenario
+from storebench.run.scenario import load_scenario
 from storebench.settings.words import Share
 
 ROOT = Path(__file__).parents[3]

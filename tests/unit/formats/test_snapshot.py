@@ -16,7 +16,7 @@ import pytest
 from storebench.errors import CorruptStoreError
 from storebench.formats.registry import get_format
 from storebench.formats.snapshot import Snapshot
-from storebench.manifest import Manifest
+from storebench.record.manifest import Manifest
 from storebench.system.scratch import sweep
 from storebench.testing.stores import SmallStore, build_small_store, read_pixels
 

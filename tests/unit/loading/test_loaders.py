@@ -16,10 +16,10 @@ from storebench.formats.registry import PAPER_BACKENDS
 from storebench.loading import producer as ready
 from storebench.loading.augment import Augment
 from storebench.loading.batch import LOOP_WORKER, EpochPlan, LoadedBatch, LoadJob
-from storebench.loading.lanes import SLOTS
 from storebench.loading.loader import LOADERS, RECEIVED, Loader, ReceivingLoader, get_loader
 from storebench.loading.order import epoch_order
 from storebench.loading.producer import READY_BATCHES
+from storebench.loading.worker_queues import SLOTS
 from storebench.testing.stores import COUNT, SHAPE, SmallStore
 from tests.support.loading_tools import MakeJob, MakePlan, StoreOf, assert_served, copied, drained
 

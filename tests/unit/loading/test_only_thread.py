@@ -7,8 +7,8 @@ import pytest
 
 from storebench.loading import threads
 from storebench.loading.batch import LOOP_WORKER
-from storebench.loading.lanes import SLOTS
 from storebench.loading.loader import get_loader
+from storebench.loading.worker_queues import SLOTS
 from tests.support.loading_tools import MakeJob, MakePlan, StoreOf, assert_served, copied, drained
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("nothing_left")]

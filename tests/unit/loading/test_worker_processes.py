@@ -19,8 +19,8 @@ import pytest
 from storebench.errors import CellFailedError
 from storebench.formats.base import Indices
 from storebench.loading.batch import LoadJob
-from storebench.loading.lanes import SLOTS
 from storebench.loading.loader import get_loader
+from storebench.loading.worker_queues import SLOTS
 from storebench.system.scratch import SEGMENTS
 from storebench.testing.stores import COUNT
 from tests.support.loading_tools import MakeJob, MakePlan

@@ -21,7 +21,7 @@ import pytest
 
 from storebench.errors import CellFailedError, MissingDependencyError, StorebenchError
 from storebench.formats.registry import get_format
-from storebench.manifest import Manifest
+from storebench.record.manifest import Manifest
 from storebench.settings.words import MOUNTED
 from storebench.system.scratch import sweep
 from storebench.testing.stores import SmallStore, build_small_store
@@ -332,7 +332,7 @@ def test_a_server_that_dies_is_one_line_of_every_client(tmp_path: Path) -> None:
 
 def test_a_folder_that_a_place_names_is_not_believed(tmp_path: Path) -> None:
     from storebench.places.copying import ABOUT, about, announce
-    from storebench.results import PlaceFacts
+    from storebench.record.schema import PlaceFacts
 
     place, victim = f"file://{tmp_path / 'place'}", tmp_path / "victim"
     announce(place, PlaceFacts(server="ours"))

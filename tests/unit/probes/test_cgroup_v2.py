@@ -24,7 +24,7 @@ from storebench.probes.cgroup import (
     sweep_groups,
 )
 from storebench.probes.page_count import PAGE_BYTES, Residency
-from storebench.tiers import find_tier
+from storebench.settings.tiers import find_tier
 
 MIB = 1 << 20
 OWN = "user.slice/app.slice/run.scope"

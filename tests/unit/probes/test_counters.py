@@ -14,7 +14,7 @@ import pytest
 
 from storebench.probes.counters import CounterProbe
 from storebench.probes.machine import counts_reads
-from storebench.results import Counters
+from storebench.record.schema import Counters
 
 Python = Callable[..., str]
 

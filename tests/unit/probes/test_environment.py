@@ -12,7 +12,7 @@ from storebench.probes import machine
 from storebench.probes.counters import OtherWork
 from storebench.probes.environment import environment, match_key
 from storebench.probes.machine import mount_of
-from storebench.results import Conditions
+from storebench.record.schema import Conditions
 from tests.support.disks import loop_disk
 
 KEY = """

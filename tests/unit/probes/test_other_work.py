@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from storebench.results import OTHERS_MOST_FRAC, Conditions, disturbance
-from storebench.runs.records import read_records
+from storebench.record.lines import read_records
+from storebench.record.schema import OTHERS_MOST_FRAC, Conditions, disturbance
 
 PROBE = """
 import dataclasses, json, os, resource, subprocess, sys, time

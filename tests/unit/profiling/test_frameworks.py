@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from storebench.profiling.evidence import Bound
+from storebench.profiling.profile_report import Bound
 from tests.support.profiled import profile
 
 DATA = """\

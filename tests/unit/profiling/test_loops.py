@@ -14,9 +14,9 @@ from torch.utils.data import DataLoader, Dataset
 
 import storebench
 from storebench.profiling import torch_loaders
-from storebench.profiling.evidence import Bound
 from storebench.profiling.files import files_of
 from storebench.profiling.loops import Loops
+from storebench.profiling.profile_report import Bound
 
 
 class Photos(Dataset[Any]):

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_in
 
 import storebench
 from storebench.profiling import recorder as recorder_module
-from storebench.profiling.evidence import Bound
+from storebench.profiling.profile_report import Bound
 
 
 class Squares(Dataset[Any]):

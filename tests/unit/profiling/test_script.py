@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from storebench.profiling.evidence import Bound
+from storebench.profiling.profile_report import Bound
 from tests.support.profiled import command, environment, profile, run
 
 LOOP = """\

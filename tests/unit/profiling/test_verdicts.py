@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from storebench.profiling.evidence import Bound, Report
-from storebench.profiling.making import Made, Told
+from storebench.profiling.batch_times import Made, Told
+from storebench.profiling.profile_report import Bound, Report
 from storebench.profiling.recorder import Recorder, Step
-from storebench.profiling.sampling import Place, Seen
+from storebench.profiling.stacks import Place, Seen
 from storebench.profiling.verdict import report_of
 
 S = 1_000_000_000

@@ -20,6 +20,7 @@ import psutil
 import pytest
 
 from storebench.ranks import agent
+from storebench.ranks.heartbeat import Position
 from storebench.ranks.launch import (
     JobEnding,
     RankWatch,
@@ -29,7 +30,6 @@ from storebench.ranks.launch import (
     collect_output,
     tell_nobody,
 )
-from storebench.ranks.progress import Position
 from tests.support.quick_cli import RANKS, import_now
 
 RANK = """
@@ -37,7 +37,7 @@ import json, os, signal, sys, time
 from pathlib import Path
 from storebench.ranks.launch import RankFailure
 from storebench.ranks.membership import membership
-from storebench.ranks.progress import RankProgress
+from storebench.ranks.heartbeat import RankProgress
 
 folder, fault = Path(sys.argv[1]), sys.argv[2]
 me = membership()

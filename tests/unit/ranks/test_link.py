@@ -10,8 +10,8 @@ import torch.distributed as dist
 from storebench.ranks.communication import Link, long_enough, measure_link
 from storebench.ranks.data_parallel import make_rank_step
 from storebench.ranks.group import Group
-from storebench.ranks.merging import ideal_ring_s
-from storebench.results import LinkKind
+from storebench.record.merging import ideal_ring_s
+from storebench.record.schema import LinkKind
 from storebench.settings.words import Compute, Sync
 from tests.support.rank_processes import in_ranks
 

@@ -10,8 +10,8 @@ import psutil
 import pytest
 
 from storebench.errors import CellFailedError
+from storebench.ranks.heartbeat import NO_PROGRESS, Position, RankProgress
 from storebench.ranks.launch import START_PHASES, START_S, StallWatch, Team
-from storebench.ranks.progress import NO_PROGRESS, Position, RankProgress
 from tests.support.harness_tools import wait_for
 
 

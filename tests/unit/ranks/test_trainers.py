@@ -15,7 +15,7 @@ from storebench.ranks.trainers import (
     seed_of,
     tournaments_in,
 )
-from storebench.results import Game, TrainerFacts
+from storebench.record.schema import Game, TrainerFacts
 from storebench.settings.words import TrainerData
 from storebench.worker.tournament import Played, TrainerPart, trainers_facts
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from storebench.record.schema import Record
 from storebench.report.build import write_report
-from storebench.results import Record
 from tests.support.planted import make_record, write_run
 
 WAITS_MS = {

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from storebench.comparison import Verdict
+from storebench.analysis.comparison import Verdict
+from storebench.analysis.frame import to_frame
+from storebench.analysis.ladder import ladders
+from storebench.analysis.panels import panels
+from storebench.analysis.summary import CellSummary, summarise
 from storebench.formats.lmdb.direct import RUNGS
-from storebench.report.cells import CellSummary, summarise
-from storebench.report.frame import to_frame
-from storebench.report.ladder import ladders
-from storebench.report.panels import panels
+from storebench.record.schema import Record
 from storebench.report.ranks import alone_of, corners, sharing_base, step_parts, tournaments
 from storebench.report.tables import ladder_table, rank_tables
-from storebench.results import Record
 from tests.support.planted import replicates, with_job
 from tests.support.planted_trainers import contest
 

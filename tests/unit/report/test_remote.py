@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from storebench.accelerators import find_accelerator
+from storebench.analysis.remote import law_notes, law_rates
 from storebench.formats.registry import parse_backend
+from storebench.record.schema import PlaceFacts, RequestFacts
 from storebench.report.build import summarise_results, write_report
 from storebench.report.content import Content, content_of
-from storebench.report.remote import law_notes, law_rates
-from storebench.results import PlaceFacts, RequestFacts
 from storebench.settings.words import Place
 from tests.support.planted import make_record
 

@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import storebench
+from storebench.analysis.frame import to_frame
 from storebench.errors import DataNotFoundError, UsageError
-from storebench.report.frame import to_frame
 from storebench.training.step_table import step_table
 from tests.support.planted import make_record, paper_records, replicates, write_run
 

@@ -11,8 +11,8 @@ from urllib.parse import urlencode
 
 import pytest
 
+from storebench.record.schema import Status
 from storebench.report.build import write_report
-from storebench.results import Status
 from tests.support.planted import make_record, paper_records, replicates, write_run
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")

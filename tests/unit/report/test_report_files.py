@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 from storebench.cli.main import app
 from storebench.errors import IntegrityError, OutputError
+from storebench.record.lines import RECORDS_NAME
+from storebench.record.schema import Record, Status
 from storebench.report.build import summarise_results, write_report
-from storebench.results import Record, Status
-from storebench.runs.records import RECORDS_NAME
 from tests.support.planted import cold_start, make_record, paper_records, replicates, write_run
 from tests.support.planted_roofline import curve_records
 

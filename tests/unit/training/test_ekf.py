@@ -11,7 +11,7 @@ import torch
 
 from storebench.errors import UsageError
 from storebench.loading.batch import LoadedBatch, Spans
-from storebench.scenario import make_scenario
+from storebench.run.scenario import make_scenario
 from storebench.settings.words import Compute
 from storebench.training.ekf import DRIFT, NOISE, VARIANCE, Ekf
 from storebench.training.models import MODELS

@@ -15,12 +15,13 @@ import torch
 from storebench.datasets import DatasetSpec
 from storebench.formats.registry import open_reader, parse_backend
 from storebench.loading.batch import LOOP_WORKER, LoadedBatch, Spans
+from storebench.record.steps import write_steps
 from storebench.settings.words import Compute, Split
 from storebench.stores.convert import BuildOptions, ensure_store
 from storebench.training.evaluate import accuracy
 from storebench.training.loop import run_epoch
 from storebench.training.models import MODELS
-from storebench.training.step_table import step_table, write_steps
+from storebench.training.step_table import step_table
 from storebench.training.steps import CpuStep, Step, make_step
 from storebench.worker.epoch import AfterStep
 
@@ -128,7 +129,7 @@ def test_writing_a_table_does_not_import_pandas(tmp_path: Path) -> None:
         "import sys\n"
         "from pathlib import Path\n"
         "import numpy as np\n"
-        "from storebench.training.step_table import write_steps\n"
+        "from storebench.record.steps import write_steps\n"
         "table = {'step': np.arange(3), 'warmup': np.array([True, False, True]), 'loss': np.full(3, np.nan)}\n"
         "write_steps(table, Path(sys.argv[1]))\n"
         "assert 'pandas' not in sys.modules\n"

@@ -1,0 +1,1 @@
+"""The meaning of records: summaries of cells, comparisons, limits, the answer and the plan."""

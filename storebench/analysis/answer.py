@@ -1,0 +1,417 @@
+"""The answer: what to do with the images, under which conditions, and what would change it.
+
+This module alone decides. The terminal, the page, Markdown, JSON and notebooks show the same `Answer`.
+"""
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from storebench.accelerators import Accelerator, usual
+from storebench.analysis.bottleneck import Bottleneck
+from storebench.analysis.choices import Choice, Loss, choice_table, choices_of, cores_for
+from storebench.analysis.comparison import MIN_ROUNDS, PRACTICAL_FRAC, Ratio, Verdict, rounds_needed
+from storebench.analysis.labels import (
+    MODELS,
+    backend_label,
+    condition_label,
+    dataset_label,
+    duration,
+    not_held,
+    number,
+    origin_words,
+    size,
+)
+from storebench.analysis.panels import Panel, base_rank, rate_ratio
+from storebench.analysis.roofline import BUSY_FRAC, Curve, Roofline
+from storebench.analysis.summary import CellSummary, LoopWork, work_key, work_of
+from storebench.analysis.table import Table
+from storebench.codecs import any_size
+from storebench.datasets.base import FOLDER_PREFIX
+from storebench.formats.registry import parse_backend, store_name_of
+from storebench.record.schema import OTHERS_MOST_FRAC
+from storebench.run.first_run.facts import NETWORK_SIDE
+from storebench.settings.words import LOCAL, CacheState, ComputeKind, Split
+from storebench.units import number_of
+
+MANY_DISTURBED_FRAC = 0.25
+"""If other work disturbed more than this share of the replicates, a line says so."""
+
+BUSY_MACHINE_FRAC = 0.5
+"""If it disturbed more than this share, the first sentence begins with it."""
+
+_MOST_CHANGES = 5
+_DECIDED = (Verdict.EQUAL, Verdict.SLOWER)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Answer:
+    """What to do, in one sentence of at most 20 words, its conditions, and what would change it."""
+
+    sentence: str
+    conditions: str = ""
+    choices: tuple[Choice, ...] = ()
+    """What the user has, then everything that it was compared with."""
+    best: Choice | None = None
+    """The choice that the verdict is about: the one to take, or the one that comes nearest."""
+    is_taken: bool = False
+    """Whether to change to it; False to keep what the user has."""
+    table: Table | None = None
+    """One row per choice, where there are several."""
+    lines: tuple[str, ...] = ()
+    """Replicates that are missing, what loading costs, and how the choice is read."""
+    changes: tuple[str, ...] = ()
+    """What would change the answer."""
+    command: str = ""
+    """The command that converts all images into the choice; "" if there is nothing to convert."""
+
+    @property
+    def base(self) -> CellSummary | None:
+        """The cell that reads what the user has."""
+        return self.choices[0].cell if self.choices else None
+
+    @property
+    def choice(self) -> CellSummary | None:
+        """The cell to change to; None to keep what the user has."""
+        return self.best.cell if self.best and self.is_taken else None
+
+    @property
+    def ratio(self) -> Ratio | None:
+        return self.best.ratio if self.best else None
+
+    @property
+    def verdict(self) -> Verdict:
+        return self.best.verdict if self.best else Verdict.UNDECIDED
+
+
+def decide(
+    base: Choice,
+    others: Sequence[Choice],
+    *,
+    training: bool = False,
+    accelerator: str = "",
+    workers: int | None = None,
+    busy: bool = False,
+) -> tuple[str, Choice | None, bool]:
+    """Return the sentence, the choice that its verdict is about, and whether to take it.
+
+    `accelerator` are words for those that were named, `workers` those by which the base feeds them on this machine, if
+    it can, and `busy` says that other work disturbed most replicates.
+    """
+    name, verb = base.label, "train" if training else "load"
+    sound = [choice for choice in others if choice.may_rank and choice.ratio]
+    ranked = sorted(sound, key=lambda choice: -choice.times)
+    equal = [choice for choice in others if choice.loss is Loss.NOTHING]
+    fastest = next(iter(ranked), None)
+    open_ones = [choice for choice in ranked if choice.verdict is Verdict.UNDECIDED]
+    nearest = min(open_ones, key=lambda choice: choice.loss is not Loss.NOTHING, default=None)
+    rounds = max((choice.ratio.rounds for choice in ranked if choice.ratio), default=0)
+
+    def told(words: str, best: Choice | None, *, taken: bool = False) -> tuple[str, Choice | None, bool]:
+        return f"On a busy machine: {words}" if busy else words[:1].upper() + words[1:], best, taken
+
+    if accelerator and base.feeds:
+        return told(f"keep {name}: fast enough for {accelerator}.", fastest)
+    if accelerator and workers:
+        one_each = ", one per core" if workers > 1 else ""
+        return told(
+            f"keep {name}: fast enough for {accelerator} with {number_of(workers, 'worker')}{one_each}.",
+            fastest,
+        )
+    if not others:
+        rate = number(base.cell.median("samples_per_s"))
+        return told(f"{name}: {rate} images/s; no other store could be compared with it.", None)
+    if fastest and rounds < MIN_ROUNDS:
+        after = f"undecided after {number_of(rounds, 'round')}"
+        return told(f"{after}; {fastest.label} may be fastest; {MIN_ROUNDS} rounds decide.", fastest)
+    if best := _best(equal):
+        return told(
+            f"use {best.label}: {verb}ing is {number(best.times, 2)} times as fast as from {name}.",
+            best,
+            taken=True,
+        )
+    if best := _best(c for c in ranked if c.loss is not Loss.CROPS) or _best(ranked):
+        loses = f"{best.label}: {number(best.times, 2)} times as fast, but {best.loss}."
+        if not equal:
+            return told(f"use {loses}", best, taken=True)
+        is_open = any(choice.verdict is Verdict.UNDECIDED for choice in equal)
+        return told(f"equal augmentation undecided; {loses}" if is_open else f"keep {name}; {loses}", best)
+    if all(choice.verdict in _DECIDED for choice in others):
+        return told(f"keep {name}: no other store {verb}s more than 10% faster.", fastest)
+    if nearest is None or nearest.times <= 1:
+        return told(f"keep {name}: no other store is shown to {verb} faster.", fastest)
+    more = "" if busy else _rounds_words(nearest.ratio)
+    return told(
+        f"undecided: {nearest.label} is {number(nearest.times, 3)} times as fast as {name}{more}.", nearest
+    )
+
+
+def _best(choices: Iterable[Choice]) -> Choice | None:
+    """Return, of the faster choices, the one that changes least and feeds the accelerator, else the fastest."""
+    faster = [choice for choice in choices if choice.verdict is Verdict.FASTER]
+    feeding = [choice for choice in faster if choice.feeds]
+    if feeding:
+        return min(feeding, key=lambda choice: choice.loss.rank)
+    return max(faster, key=lambda choice: choice.times, default=None)
+
+
+def _rounds_words(ratio: Ratio | None) -> str:
+    """Return how many rounds tell a ratio from the 10% that matter; "" if they are too many."""
+    if ratio is None or not ratio.mid:
+        return ""
+    line = 1 + PRACTICAL_FRAC
+    needed = rounds_needed(ratio.spread or 0.0, max(ratio.mid / line, line / ratio.mid) - 1)
+    return f"; about {needed} rounds decide" if needed and needed > ratio.rounds else ""
+
+
+def answer(
+    panels: Sequence[Panel],
+    cells: Sequence[CellSummary],
+    roofs: Sequence[Roofline],
+    limits: Mapping[tuple[str, str], Bottleneck],
+    named: Sequence[Accelerator] = (),
+) -> Answer:
+    """Return the answer that some ordered panels give; `cells` are all that were measured beside them."""
+    bases = {panel: min(panel.cells, key=base_rank) for panel in panels if panel.stored}
+    if not bases:
+        return Answer(sentence="Nothing was measured that could be compared.")
+    panel = _leading(bases, named)
+    base = bases[panel]
+    choices = choices_of(panel, base, cells, roofs, named)
+    profile, curve = named[0] if len(named) == 1 else None, _curve_of(base, roofs)
+    sentence, best, taken = decide(
+        choices[0],
+        choices[1:],
+        training=work_of(base.cell) is LoopWork.TRAINING,
+        accelerator=profile.title if profile else f"{len(named)} accelerators" if named else "",
+        workers=_workers_here(choices[0], profile, curve) if profile else None,
+        busy=disturbed([choice.cell for choice in choices])[0] > BUSY_MACHINE_FRAC,
+    )
+    doubt = "no rate" if base.median("samples_per_s") is None else base.doubt
+    if doubt:
+        sentence, best, taken = (
+            f"It cannot be told from the figures of {choices[0].label}: {doubt}.",
+            None,
+            False,
+        )
+    if panel.speaker.cold_start:
+        sentence = "A cold start ranks no store: measure in memory, or with a memory limit."
+    photographs = (base.cell.data.image_size or 0) >= NETWORK_SIDE
+    changes = [
+        *_beside(choices, best),
+        *(() if doubt else _unranked(choices, best)),
+        *_other_settings(panel, panels, best),
+        *_training(panel, panels),
+        *(_enough(c) for roof in roofs for c in roof.curves if c is curve and c.decided and roof.trained),
+        *_limit(best, limits),
+    ]
+    return Answer(
+        sentence=sentence,
+        conditions=_conditions(panel, base, best),
+        choices=tuple(choices),
+        best=best,
+        is_taken=taken,
+        table=choice_table(choices, named or (usual() if photographs else ())) if len(choices) > 1 else None,
+        lines=(
+            *not_held(choice.cell for choice in choices),
+            *_costs(choices[0], profile),
+            *(_after(best) if best and taken else ()),
+        ),
+        changes=tuple(changes[:_MOST_CHANGES]),
+        command=_command(best, base) if best and taken else "",
+    )
+
+
+def _leading(bases: Mapping[Panel, CellSummary], named: Sequence[Accelerator]) -> Panel:
+    """Return the panel that answers: the first that reads what the user has, and may be ranked.
+
+    An accelerator is fed by loading alone, so with one named, panels that only load come first.
+    """
+    least = min(map(base_rank, bases.values()))
+    return min(
+        bases,
+        key=lambda panel: (
+            bool(named) and panel.first.cell.compute.kind is not ComputeKind.NONE,
+            base_rank(bases[panel]) > least,
+            panel.speaker.cold_start,
+            bool(bases[panel].invalid) or not bases[panel].median("samples_per_s"),
+        ),
+    )
+
+
+def _curve_of(base: CellSummary, roofs: Sequence[Roofline]) -> Curve | None:
+    """Return the curve of a cell, or of one that loads the same samples in the same way."""
+    alike = [c for roof in roofs for c in roof.curves if c.backend == base.backend]
+    alike = [curve for curve in alike if curve.loader.dataset_key == base.dataset_key]
+    return min(alike, key=lambda curve: curve.loader is not base, default=None)
+
+
+def _conditions(panel: Panel, base: CellSummary, best: Choice | None) -> str:
+    own = panel.first.cell
+    workers = number_of(own.workers, "worker") if own.workers else "no workers"
+    rounds = best.ratio.rounds if best and best.ratio else len(base.values("samples_per_s"))
+    ranks = f", {own.ranks} ranks" if own.ranks > 1 else ""
+    origin = origin_words(base)
+    return (
+        f"{dataset_label(base)}{f' ({origin})' if origin else ''}, {condition_label(panel.speaker)}, {workers},"
+        f" batches of {own.batch_size}{ranks}; {number_of(rounds, 'round')}."
+    )
+
+
+def _beside(choices: Sequence[Choice], best: Choice | None) -> list[str]:
+    """Return a sentence on the stores that are no slower than the best one, as far as these rounds tell."""
+    if best is None:
+        return []
+    alike = [
+        choice.label
+        for choice in choices[1:]
+        if choice is not best
+        and not choice.cell.doubt
+        and (found := rate_ratio(choice.cell, best.cell)) is not None
+        and found.verdict is not Verdict.SLOWER
+    ]
+    return [f"Not told apart from {best.label}: {', '.join(alike)}."] if alike else []
+
+
+def _unranked(choices: Sequence[Choice], best: Choice | None) -> list[str]:
+    """Return a sentence for each store that looks faster than the best one, but may not be ranked."""
+    rate = (best or choices[0]).cell.median("samples_per_s") or 0.0
+    return [
+        f"{choice.label} may be faster: {number(choice.cell.median('samples_per_s'))} images/s, but {choice.cell.doubt}."
+        for choice in choices[1:]
+        if choice.cell.doubt and (choice.cell.median("samples_per_s") or 0.0) > rate
+    ]
+
+
+def _other_settings(main: Panel, panels: Sequence[Panel], best: Choice | None) -> list[str]:
+    """Return a sentence for each other state of the same work and dataset in which another store comes first."""
+    told: dict[str, str] = {}
+    for panel in panels:
+        same = panel.first.dataset_key == main.first.dataset_key
+        first, base, words = panel.fastest(), panel.base, condition_label(panel.speaker)
+        other_work = not same or work_key(panel.first) != work_key(main.first)
+        if panel is main or other_work or first is None or base is None or words in told:
+            continue
+        found = panel.ratio(first)
+        if best is not None and (found is None or found.verdict is not Verdict.FASTER):
+            first = next((c for c in panel.measured if c.backend == best.cell.backend), panel.stored[-1])
+            found = panel.ratio(first)
+        told[words] = ""
+        if found is not None and found.verdict is not Verdict.UNDECIDED:
+            workers = panel.first.cell.workers
+            where = words[0].upper() + words[1:] + (f", {number_of(workers, 'worker')}" if workers else "")
+            is_faster = "" if found.verdict is Verdict.FASTER else f" is {found.verdict}"
+            times = f"{number(found.mid, 2)} times {backend_label(base.backend)}"
+            told[words] = f"{where}: {backend_label(first.backend)}{is_faster}, {times}."
+    return list(filter(None, told.values()))
+
+
+def _training(main: Panel, panels: Sequence[Panel]) -> list[str]:
+    """Return for which networks no store helps, of those that trained on the same images."""
+    names = [
+        MODELS.get(panel.first.cell.model, panel.first.cell.model)
+        for panel in panels
+        if panel.first.dataset_key == main.first.dataset_key
+        and panel is not main
+        and work_of(panel.first.cell) is LoopWork.TRAINING
+        and len(panel.stored) > 1
+        and all(
+            (found := panel.ratio(cell)) is not None and found.verdict in _DECIDED
+            for cell in panel.stored
+            if cell is not panel.base
+        )
+    ]
+    return [f"While {' or '.join(dict.fromkeys(names))} trains here, no store helps."] if names else []
+
+
+def _enough(curve: Curve) -> str:
+    """Return up to which accelerator a store is fast enough."""
+    rate = number(min(curve.starving.low or curve.starving.mid, curve.supply.mid))
+    return f"Enough for an accelerator below {rate} images/s: {backend_label(curve.backend)}."
+
+
+def _limit(best: Choice | None, limits: Mapping[tuple[str, str], Bottleneck]) -> list[str]:
+    limit = limits.get(best.cell.key) if best else None
+    if best is None or limit is None or limit.gain <= 1.0:
+        return []
+    return [f"What limits {best.label} is {limit.bound}: {limit.remedy}."]
+
+
+def _decodes_only(cell: CellSummary) -> bool:
+    """Whether a cell loads from memory, so that the CPU time of an image says how many workers are enough."""
+    in_memory = cell.cell.cache == CacheState.WARM and cell.cell.place == LOCAL
+    return in_memory and cell.cell.compute.kind is ComputeKind.NONE and cell.cell.ranks == 1
+
+
+def _workers_here(base: Choice, profile: Accelerator, curve: Curve | None) -> int | None:
+    """Return the workers that feed an accelerator, if this machine has a core for each and fewer were measured."""
+    if curve is None or not curve.decided or not base.cpu_s or not _decodes_only(base.cell):
+        return None
+    needed = cores_for(profile, base.cpu_s)
+    possible = base.cell.cell.workers < needed <= int(base.cell.fact("conditions_cores") or 1)
+    handed = 1 / (1 + profile.images_per_s * curve.constant_s) >= BUSY_FRAC
+    return needed if possible and handed and not base.cell.at_most else None
+
+
+def _costs(base: Choice, profile: Accelerator | None) -> Iterable[str]:
+    """Yield what loading the user's images costs."""
+    cell, cpu_s = base.cell, base.cpu_s
+    cost = f"Cost: an image of {base.label} takes {duration(cpu_s)} of one core"
+    if cpu_s and profile:
+        needed, cores = cores_for(profile, cpu_s), int(cell.fact("conditions_cores") or 1)
+        yield f"{cost}, so {profile.title} needs {number_of(needed, 'core')}."
+        if _decodes_only(cell):
+            have = number_of(cores, "core")
+            yield f"Workers: {needed:,} prepare enough, each on a core of its own; this machine has {have}."
+    elif cpu_s:
+        yield f"{cost}: {number(1000 * cpu_s, 2)} cores per 1,000 images/s."
+    if cell.whole is not None:
+        memory, later = size(cell.whole.memory_bytes), "every epoch reads the disk (measure --cache limited)"
+        later = "the second epoch is warm" if cell.whole.fits else later
+        yield f"Memory: {size(cell.whole.total_bytes)} hold all files; this machine has {memory}, so {later}."
+        first_s = duration(cell.median("time_to_first_batch_s"))
+        yield f"First batch: {first_s} after the epoch begins, once workers and readers are open."
+
+
+def _after(taken: Choice) -> Iterable[str]:
+    """Yield how long a conversion takes, and how its store is read if not by the default reader of its format."""
+    if took_s := taken.of_all("build_s"):
+        yield f"Conversion: about {duration(took_s)} for all images."
+    backend = taken.cell.cell.backend
+    if backend.reader != parse_backend(store_name_of(backend)).reader:
+        options = f", options={dict(backend.options)!r}" if backend.options else ""
+        yield f"Read it with {backend}; in Python: storebench.StoreDataset(STORE, {backend.reader!r}{options})."
+
+
+def _command(taken: Choice, base: CellSummary) -> str:
+    """Return the command that converts the whole dataset into a choice; "" if it reads the same store."""
+    cell, store = taken.cell.cell, store_name_of(taken.cell.cell.backend)
+    if store == store_name_of(base.cell.backend):
+        return ""
+    data, path = cell.data, cell.data.name.removeprefix(FOLDER_PREFIX)
+    options = {
+        "--dataset": path if "/" in path else data.name,
+        "--split": None if data.split is Split.TRAIN else data.split,
+        "--size": data.size,
+        "--image-size": None if any_size(cell.backend.codec) else data.image_size,
+    }
+    given = [word for name, value in options.items() if value is not None for word in (name, str(value))]
+    flags = ["--skip-unreadable"] if data.skip_unreadable else []
+    return shlex.join(["storebench", "convert", parse_backend(store).name, *given, *flags])
+
+
+def disturbed(cells: Sequence[CellSummary]) -> tuple[float, str]:
+    """Return the share of replicates that other work disturbed, and a warning if that is a large one."""
+    rows = {
+        (row["run_id"], row["cell_id"], row["replicate"]): bool(row["conditions_disturbed"])
+        for cell in cells
+        for row in cell.rows
+        if row["conditions_disturbed"] is not None
+    }
+    count = sum(rows.values())
+    frac = count / len(rows) if rows else 0.0
+    warning = (
+        f"Other work took more than {OTHERS_MOST_FRAC:.0%} of the cores during {count} of"
+        f" {number_of(len(rows), 'replicate')}: run this again on an idle machine before you decide."
+    )
+    return frac, warning if frac > MANY_DISTURBED_FRAC else ""

@@ -1,0 +1,255 @@
+"""The limit of a cell: the part whose removal would gain most, and by how much."""
+
+import enum
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from storebench.analysis.comparison import Ratio, Verdict
+from storebench.analysis.panels import paired
+from storebench.analysis.summary import MEMORY_FORMAT, STATE_COLUMNS, CellSummary, ceiling_key, key_without
+from storebench.errors import StorebenchError
+from storebench.formats.registry import get_format
+from storebench.settings.words import BOUNDED_STATES, CacheState, ComputeKind
+
+LEAST_GAIN = 1.05
+"""A part is a cell's limit only if without it the cell would be this many times as fast."""
+
+_DEVICE_LIMIT_FRAC, _DEVICE_EXCEEDED = 0.70, 1.5
+"""Bytes that arrive at this share of the device's best rate mean that the device is the limit; beyond 1.5, that its best
+rate was measured too low."""
+
+_FED_BY_DEVICE_FRAC = 0.10
+"""If the cache state is unknown, device reads of this share of the payload mean that the device served the cell."""
+
+_CORES_FULL_FRAC = 0.90
+"""Of the cores; from there on, most of a handoff is a wait for one."""
+
+_PLANNED = {"lmdb": "direct", "hdf5": "direct", "files": "threads"}
+"""Format -> its reader that keeps several requests in flight."""
+
+_DEVICE_RATES = tuple(
+    f"device_{name}_bytes_per_s"
+    for name in ("random_1", "random_4", "random_16", "random_32", "sequential", "best")
+)
+
+
+class Bound(enum.StrEnum):
+    """The limit of a cell."""
+
+    COMPUTE = "compute"
+    COPY = "copy"
+    CONTENTION = "contention"
+    STORAGE = "device bandwidth"
+    LATENCY = "read latency"
+    FETCH = "fetch"
+    READER = "reader"
+    DECODE = "decode"
+    PREP = "prep"
+    HANDOFF = "handoff"
+    BALANCED = "balanced"
+
+
+_IN_LOOP = (Bound.COMPUTE, Bound.COPY, Bound.CONTENTION)
+
+_REMEDIES = {
+    Bound.COMPUTE: "a faster accelerator, or a smaller network: no store helps",
+    Bound.COPY: "pinned memory, or smaller samples",
+    Bound.CONTENTION: "fewer workers, or more cores: loading takes the network's cores",
+    Bound.STORAGE: "a faster disk, fewer bytes (a codec), or more memory",
+    Bound.FETCH: "more reads in flight, or more memory",
+    Bound.READER: "another reader or container",
+    Bound.DECODE: "more workers, a faster decoder, or raw pixels",
+    Bound.PREP: "more workers, or cheaper augmentation",
+    Bound.HANDOFF: "larger batches, or another loader",
+    Bound.BALANCED: "no single part limits it",
+}
+
+_AT_SERVERS = {
+    Bound.STORAGE: "a faster line, fewer bytes (a codec), or copying first",
+    Bound.LATENCY: "more requests in flight, larger objects, or copying first",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bottleneck:
+    """The limit of a cell: its share of the time of a sample, and an upper bound on the speed-up without it."""
+
+    bound: Bound
+    share: float
+    gain: float
+    remedy: str
+
+
+def bottlenecks(cells: Iterable[CellSummary]) -> dict[tuple[str, str], Bottleneck]:
+    """Return the limit of every measured cell but the null ones, by `CellSummary.key`."""
+    listed = [cell for cell in cells if cell.usable and cell.per_sample("timed_s")]
+    nulls = {ceiling_key(cell): cell for cell in listed if cell.is_null}
+    warm = {key_without(cell, *STATE_COLUMNS): cell for cell in listed if cell.cell.cache == CacheState.WARM}
+    device: dict[tuple[Any, ...], float] = {}
+    for cell in listed:
+        rates = [rate for name in _DEVICE_RATES if (rate := cell.median(name))]
+        if rates and cell.cell.backend.format != MEMORY_FORMAT:
+            device[_device_key(cell)] = max(*rates, device.get(_device_key(cell), 0.0))
+    return {
+        cell.key: _bottleneck(
+            cell,
+            nulls.get(ceiling_key(cell)),
+            warm.get(key_without(cell, *STATE_COLUMNS)) if cell.cell.cache in BOUNDED_STATES else None,
+            device.get(_device_key(cell)),
+        )
+        for cell in listed
+        if not cell.is_null
+    }
+
+
+def _device_key(cell: CellSummary) -> tuple[Any, ...]:
+    return (cell.dataset_key, cell.cell.backend.codec)
+
+
+def inflation(cell: CellSummary, null: CellSummary | None) -> Ratio | None:
+    """Return the network's computing time beside a cell over that with nothing to load; None if not measured."""
+    if null is None or cell.is_null or cell.cell.compute.kind is not ComputeKind.REAL:
+        return None
+    return paired(
+        cell.rounds_per("compute_s", "timed_samples"), null.rounds_per("compute_s", "timed_samples")
+    )
+
+
+def _bottleneck(
+    cell: CellSummary, null: CellSummary | None, warm: CellSummary | None, device_rate: float | None
+) -> Bottleneck:
+    parts = ("timed_s", "data_wait_s", "compute_s", "h2d_s", "fetch_s", "decode_s", "prep_s", "handover_s")
+    spent = {name: cell.per_sample(name) for name in parts}
+    total = spent["timed_s"]
+    inflated = inflation(cell, null)
+    taken = 0.0
+    if null is not None and inflated is not None and inflated.verdict is Verdict.FASTER:  # more time
+        taken = max(0.0, spent["compute_s"] - null.per_sample("compute_s"))
+    storage, side_by_side = _storage_part(cell, spent, warm), _side_by_side(cell, spent)
+    costs = {
+        Bound.COMPUTE: spent["compute_s"],
+        Bound.COPY: spent["h2d_s"],
+        Bound.CONTENTION: taken,
+        _device_bound(cell, device_rate): storage / side_by_side,
+        Bound.READER: (spent["fetch_s"] - storage) / side_by_side,
+        Bound.DECODE: spent["decode_s"] / side_by_side,
+        Bound.PREP: spent["prep_s"] / side_by_side,
+        # A handoff costs the producer and the loop, and the one loop receives all batches.
+        Bound.HANDOFF: spent["handover_s"],
+    }
+    gains = {part: _gain(part, cell, total, costs) for part in costs}
+    idle = cell.cell.compute.kind is ComputeKind.NONE  # what its steps take is an interruption
+    ranked = (part for part in costs if part is not Bound.CONTENTION and not (idle and part is Bound.COMPUTE))
+    bound: Bound = max(ranked, key=lambda part: (gains[part], costs[part]))
+    if gains[bound] < LEAST_GAIN:
+        bound = Bound.BALANCED
+    elif bound is Bound.COMPUTE and taken:
+        bound = Bound.CONTENTION
+    return Bottleneck(
+        bound=bound,
+        share=min(1.0, costs.get(bound, 0.0) / total),
+        gain=gains.get(bound, max(gains.values())),
+        remedy=_remedy(bound, cell),
+    )
+
+
+def _gain(bound: Bound, cell: CellSummary, total: float, costs: Mapping[Bound, float]) -> float:
+    """Return an upper bound on the speed-up if a part cost nothing. With workers, producing, computing and handoff overlap.
+
+    With no core left for the loop, most of a handoff is a wait for one, and would be shorter with less to produce.
+    """
+    left = [total - costs[bound]]
+    if bound not in (Bound.STORAGE, Bound.LATENCY, Bound.FETCH):
+        left.append(total * _tier_share(cell))
+    if cell.cell.workers:
+        stages = (*_IN_LOOP, Bound.HANDOFF)
+        cores_used = cell.median("whole_cores_used") or 0.0
+        crowded = cores_used >= _CORES_FULL_FRAC * (cell.fact("conditions_cores") or math.inf)
+        left += [
+            sum(cost for part, cost in costs.items() if part not in stages)
+            - (0.0 if bound in stages else costs[bound]),
+            costs[Bound.COMPUTE] + costs[Bound.COPY] - (costs[bound] if bound in _IN_LOOP else 0.0),
+            0.0 if bound is Bound.HANDOFF or crowded else costs[Bound.HANDOFF],
+        ]
+    return max(1.0, total / max(*left, 1e-12))
+
+
+def _tier_share(cell: CellSummary) -> float:
+    """Return the share of an emulated device's limits that an epoch used: no other part can gain beyond it."""
+    used = [0.0]
+    for done, limit in (("read_bytes", "limit_bytes_per_s"), ("requests", "limit_requests_per_s")):
+        allowed = (cell.median(f"tier_{limit}") or 0.0) * (cell.median("tier_seconds") or 0.0)
+        used += [(cell.median(f"tier_{done}") or 0.0) / allowed] if allowed else []
+    return min(1.0, max(used))
+
+
+def _side_by_side(cell: CellSummary, spent: Mapping[str, float]) -> float:
+    """Return how many producers work at once: all, or fewer if their CPU time fills the cores that others leave."""
+    workers, spans = max(cell.cell.workers, 1), spent["fetch_s"] + spent["decode_s"] + spent["prep_s"]
+    cores, wall_s = cell.fact("conditions_cores"), cell.median("conditions_wall_s")
+    if workers == 1 or not spans or not cores or not wall_s:
+        return workers
+    others = (cell.median("conditions_others_cpu_s") or 0.0) / wall_s
+    free = max(int(cores) - others, cell.median("whole_cores_used") or 0.0)
+    looping = spent["compute_s"] if cell.cell.compute.kind is ComputeKind.REAL else 0.0
+    busy = min(spans, (cell.median("whole_cpu_s_per_sample") or 0.0) - looping)
+    return min(float(workers), spans / max(min(busy / free, spent["timed_s"]), 1e-12))
+
+
+def _storage_part(cell: CellSummary, spent: Mapping[str, float], warm: CellSummary | None) -> float:
+    """Return the device's part of the fetch: the time that the same backend saves when it is warm."""
+    if cell.cell.place.remote:
+        return spent["fetch_s"]
+    if cell.fact("cache_applies_to") == "open" or cell.cell.cache == CacheState.WARM:
+        return 0.0
+    if warm is not None:
+        return max(0.0, spent["fetch_s"] - warm.per_sample("fetch_s"))
+    if cell.cell.cache in BOUNDED_STATES:
+        return spent["fetch_s"]
+    read, requested = cell.median("device_read_bytes"), cell.median("payload_bytes")
+    return spent["fetch_s"] if read and requested and read >= _FED_BY_DEVICE_FRAC * requested else 0.0
+
+
+def _device_bound(cell: CellSummary, best: float | None) -> Bound:
+    arriving = arriving_bytes_per_s(cell)
+    if cell.cell.place.remote:
+        received, samples = cell.median("remote_received_bytes"), cell.median("samples")
+        arriving = (received or 0) / (samples or 1) * (cell.median("samples_per_s") or 0)
+        best = 1e6 * (cell.fact("place_emulated_mb_s") or math.inf)
+    if best is None or not arriving or arriving > _DEVICE_EXCEEDED * best:
+        return Bound.FETCH
+    return Bound.STORAGE if arriving >= _DEVICE_LIMIT_FRAC * best else Bound.LATENCY
+
+
+def arriving_bytes_per_s(cell: CellSummary) -> float | None:
+    """Return the rate at which the device serves a cell while it reads: useful or delivered bytes, whichever is more."""
+    fetching = cell.per_sample("fetch_s") / max(cell.cell.workers, 1)
+    if not fetching:
+        return None
+    if looks_ahead(cell):  # it also reads while others work, so all of the time counts
+        fetching = max(fetching, cell.per_sample("timed_s"))
+    useful = (cell.median("payload_bytes_per_s") or 0.0) * cell.per_sample("timed_s")
+    read, samples = cell.median("device_read_bytes"), cell.median("samples")
+    return max(useful, read / samples if read and samples else 0.0) / fetching
+
+
+def looks_ahead(cell: CellSummary) -> bool:
+    """Return whether a cell's reader is told the order of the epoch; True if its format is not installed here."""
+    backend = cell.cell.backend
+    try:
+        return get_format(backend.format).readers()[backend.reader].reader.looks_ahead()
+    except (StorebenchError, KeyError):
+        return True
+
+
+def _remedy(bound: Bound, cell: CellSummary) -> str:
+    if cell.cell.place.remote and bound in _AT_SERVERS:
+        return _AT_SERVERS[bound]
+    if bound is not Bound.LATENCY:
+        return _REMEDIES[bound]
+    planned = _PLANNED.get(cell.cell.backend.format)
+    if planned is None or cell.cell.backend.reader == planned:
+        return "more reads in flight (workers), or more memory"
+    return f"more reads in flight: {cell.backend.partition('?')[0].partition(':')[0]}:{planned}"

@@ -1,0 +1,269 @@
+"""Validate results: each record against its steps, all records against each other, and runs against their scenarios."""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from storebench.analysis.checks.findings import Finding, Rule, finding, record_name
+from storebench.analysis.checks.rules import check_record, decodes
+from storebench.analysis.checks.steps import DECODE_LEAST_S, DECODE_MOST_RATIO, check_steps
+from storebench.analysis.comparison import MIN_ROUNDS
+from storebench.analysis.frame import to_frame
+from storebench.analysis.runs import RunFolders, find_runs
+from storebench.analysis.summary import CellSummary, summarise
+from storebench.codecs import any_size
+from storebench.errors import CorruptDataError, DataNotFoundError, IntegrityError, StorebenchError
+from storebench.record.lines import (
+    RECORDS_NAME,
+    RUN_NAME,
+    RecordError,
+    raw_records,
+    record_from_dict,
+    without_half_replicate,
+)
+from storebench.record.schema import Record, Status
+from storebench.run.about import read_about
+from storebench.settings.words import ComputeKind
+from storebench.units import number_of
+
+Sourced = tuple[Record, Path]
+"""A record and the file that it was read from."""
+
+_COMPUTE_HEADROOM, _FEW_ROUNDS_HEADROOM = 1.15, 2.0
+"""How much faster than the null cell a cell may be in every round, because of a busy machine."""
+
+
+def read_all(paths: RunFolders) -> tuple[list[Sourced], list[Finding]]:
+    """Read every valid record; a complete line of JSON that is not a record becomes a finding.
+
+    A half-written line or replicate at the end, as a killed run leaves it, is dropped.
+    """
+    records: list[Sourced] = []
+    findings: list[Finding] = []
+    for file in find_runs(paths):
+        own_records: list[Record] = []
+        before = len(findings)
+        for where, raw in raw_records(file):
+            try:
+                if isinstance(raw, CorruptDataError):
+                    raise raw
+                own_records.append(record_from_dict(raw, where=where))
+            except StorebenchError as error:
+                findings.append(_no_record(where, error))
+        # A replicate is incomplete here because one of its lines is invalid, not because writing it was interrupted.
+        is_sound = file.suffix == ".jsonl" and len(findings) == before
+        whole = without_half_replicate(own_records) if is_sound else own_records
+        records += [(record, file) for record in whole]
+    return records, findings
+
+
+def nothing_to_read(paths: RunFolders) -> DataNotFoundError:
+    """Return the error for record files without a whole record."""
+    named = paths if isinstance(paths, str | Path) else ", ".join(map(str, paths))
+    return DataNotFoundError(
+        "there is no whole record",
+        where=str(named),
+        hint="If a run was interrupted here, run it again with --resume. Otherwise name the folder of a run.",
+    )
+
+
+def _no_record(where: str, error: StorebenchError) -> Finding:
+    if isinstance(error, RecordError) and error.record is not None:
+        return finding(Rule.ARITHMETIC, error.record, error.figure, error.wrong)
+    return Finding(kind=Rule.SCHEMA, cell=where, cell_id="", run_id="", figure="record", message=error.what)
+
+
+def validated(results: RunFolders, *, allow_invalid: bool) -> tuple[list[Sourced], list[Finding]]:
+    """Return records and what is wrong with them. Raises DataNotFoundError or IntegrityError if they cannot be used."""
+    records, findings = read_all(results)
+    if not records and (allow_invalid or not findings):
+        raise nothing_to_read(results)
+    findings = [*findings, *validate_records(records)]
+    wrong = [finding for finding in findings if not finding.of_replicate]
+    if wrong and not allow_invalid:
+        raise IntegrityError(
+            f"{number_of(len(wrong), 'finding')}, the first: {wrong[0]}",
+            hint="See 'storebench validate', or pass --allow-invalid to have them marked.",
+        )
+    return records, findings
+
+
+def cells_of(records: Sequence[Sourced], findings: Sequence[Finding] = ()) -> list[CellSummary]:
+    """Return the summaries of some records; the first finding that questions a cell marks it as invalid."""
+    of_cells = [finding for finding in reversed(findings) if finding.cell_id and not finding.of_replicate]
+    invalid = {finding.cell_id: f"{finding.figure}: {finding.message}" for finding in of_cells}
+    return summarise(to_frame(records), invalid)
+
+
+def validate(paths: RunFolders) -> list[Finding]:
+    """Return every finding about the results at `paths`; an empty list means that they are valid.
+
+    Raises DataNotFoundError if there are no results there, CorruptDataError if a file is half a JSON array.
+    """
+    records, findings = read_all(paths)
+    return findings + validate_records(records)
+
+
+def validate_records(records: Sequence[Sourced]) -> list[Finding]:
+    """Return every finding about records, taken one by one and all together."""
+    sound = [(record, file) for record, file in records if record.status is Status.OK]
+    usable = [record for record, _ in sound]
+    findings: list[Finding] = []
+    memory: dict[Hashable, float] = {}
+    for record in usable:
+        if rate := record.ceilings.memory_bytes_per_s:
+            memory[_machine_cell(record)] = max(rate, memory.get(_machine_cell(record), 0.0))
+    for record, file in sound:
+        findings += check_record(record, memory.get(_machine_cell(record)))
+        findings += check_steps(record, file.parent)
+    for folder in dict.fromkeys(file.parent for _, file in records if file.name == RECORDS_NAME):
+        findings += _unreadable(folder / RUN_NAME)
+    return [
+        *findings,
+        *_recorded_twice(usable),
+        *_kept_pixels(usable),
+        *_above_compute(usable),
+        *_disagreements(usable),
+    ]
+
+
+def _unreadable(about: Path) -> Iterator[Finding]:
+    """Find a ``run.json`` that cannot be read, so that nobody knows which replicates are missing."""
+    try:
+        if about.exists():
+            read_about(about)
+    except (OSError, CorruptDataError) as error:
+        reason = error.what if isinstance(error, CorruptDataError) else str(error)
+        message = f"it is not complete JSON with a list of cells, so the planned cells are unknown: {reason}"
+        yield Finding(
+            kind=Rule.RUN, cell=str(about), cell_id="", run_id="", figure=about.name, message=message
+        )
+
+
+def _machine_cell(record: Record) -> Hashable:
+    return record.environment and record.environment.key, record.cell.cell_id
+
+
+def _recorded_twice(records: Iterable[Record]) -> Iterator[Finding]:
+    """Find replicates that are recorded twice: a copy would count as a further round."""
+    names: set[tuple[Any, ...]] = set()
+    for record in records:
+        key = (record.run_id, record.cell.cell_id, record.replicate, record.epoch)
+        if key in names:
+            yield finding(Rule.SCHEMA, record, "replicate", "the same replicate and epoch is recorded twice")
+        names.add(key)
+
+
+def _kept_pixels(records: Iterable[Record]) -> Iterator[Finding]:
+    """Find epochs whose samples an earlier epoch of the same process had decoded."""
+    processes: dict[Hashable, list[Record]] = {}
+    for record in filter(decodes, records):
+        if record.timed_samples and record.decode_s:
+            processes.setdefault((record.run_id, record.cell.cell_id, record.replicate), []).append(record)
+    for epochs in processes.values():
+        slowest = max(epochs, key=_decode_sample_s)
+        for record in epochs:
+            times = _decode_sample_s(slowest) / _decode_sample_s(record)
+            # An epoch of a few steps may have all the large files.
+            times *= min(1.0, _sample_bytes(record) / _sample_bytes(slowest))
+            if slowest.decode_s >= DECODE_LEAST_S and times > DECODE_MOST_RATIO:
+                message = (
+                    f"decoding a sample took {times:.1f} times as long in epoch {slowest.epoch} of the same process:"
+                    " the reader keeps decoded pixels"
+                )
+                yield finding(Rule.ARITHMETIC, record, "decode_s", message)
+
+
+def _decode_sample_s(record: Record) -> float:
+    return record.decode_s / record.timed_samples
+
+
+def _sample_bytes(record: Record) -> float:
+    return max(1, record.payload_bytes) / record.timed_samples
+
+
+def _above_compute(records: Sequence[Record]) -> Iterator[Finding]:
+    """Find cells that are faster than compute alone in all of their rounds, by more than a busy machine explains."""
+    nulls: dict[tuple[Any, ...], dict[tuple[str, int], float]] = {}
+    cells: dict[str, tuple[Record, dict[tuple[str, int], float]]] = {}
+    for record in records:
+        when = (record.run_id, record.replicate)
+        if record.cell.backend.is_null:
+            for key in _ceiling_keys(record):
+                best = nulls.setdefault(key, {})
+                best[when] = max(best.get(when, 0.0), record.samples_per_s or 0.0)
+        else:
+            best = cells.setdefault(record.cell.cell_id, (record, {}))[1]
+            best[when] = max(best.get(when, 0.0), record.samples_per_s or 0.0)
+    for record, rates in cells.values():
+        exact, loose = _ceiling_keys(record)
+        computes = record.cell.compute.kind is not ComputeKind.NONE
+        ceiling = nulls.get(exact) or (nulls.get(loose) if computes else None) or {}
+        ratios = [rates[when] / ceiling[when] for when in rates if when in ceiling]
+        headroom = _FEW_ROUNDS_HEADROOM if len(ratios) < MIN_ROUNDS else _COMPUTE_HEADROOM
+        if ratios and min(ratios) > headroom:
+            message = f"at least {min(ratios):.3g} times what compute alone reaches in the same rounds"
+            yield finding(Rule.CEILING, record, "samples_per_s", message)
+
+
+def _ceiling_keys(record: Record) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Return the fields that a null cell must share to be the ceiling: exactly, or with any number of workers."""
+    cell, data = record.cell, record.cell.data
+    loose = (
+        record.environment and record.environment.key,
+        *(data.name, data.split, data.size, data.limit, data.image_size, data.skip_unreadable),
+        *(cell.batch_size, cell.model, cell.compute, cell.device, cell.threads),
+        *(cell.ranks, cell.sync, cell.trainers),
+    )
+    return (*loose, cell.loader, cell.workers), loose
+
+
+def _disagreements(records: Sequence[Record]) -> Iterator[Finding]:
+    """Find stores that hold other samples, orders that differ within a round, and losses that should be equal."""
+    honest = [record for record in records if not record.cell.backend.is_null]
+    exact = [record for record in honest if record.store is not None and record.store.lossless]
+    yield from _differing(exact, lambda record: record.cell.data, "store", "samples_digest")
+    yield from _differing(honest, _order_key, "digests", "order")
+    yield from _differing([r for r in exact if r.cell.device == "cpu"], _loss_key, "digests", "loss")
+    files = [record for record in honest if record.store is not None and any_size(record.cell.backend.codec)]
+    yield from _differing(
+        files, lambda r: dataclasses.replace(r.cell.data, image_size=None), "store", "samples_digest"
+    )
+    on_cpu = [record for record in files if record.cell.device == "cpu"]
+    yield from _differing(on_cpu, lambda r: (_loss_key(r), r.cell.backend.codec_options), "digests", "loss")
+
+
+def _order_key(record: Record) -> Hashable:
+    cell = record.cell
+    return (
+        *(cell.data, record.epoch, record.replicate, cell.seed, cell.shuffle, cell.batch_size * cell.ranks),
+        *(cell.ranks if cell.pad else None, cell.max_steps, cell.passes, cell.trainers, cell.trainer_data),
+        cell.backend.name if cell.backend.native_order else None,
+    )
+
+
+def _loss_key(record: Record) -> Hashable:
+    cell = record.cell
+    place = record.environment and record.environment.key
+    exchange = (cell.ranks, cell.sync, cell.tournament_steps)
+    return (_order_key(record), place, cell.model, cell.compute, cell.device, cell.threads, exchange)
+
+
+def _differing(
+    records: Sequence[Record], key: Callable[[Record], Hashable], part: str, name: str
+) -> Iterator[Finding]:
+    """Yield a finding for each record whose digest differs from that of most records in its group."""
+    groups: dict[Hashable, list[tuple[str, Record]]] = {}
+    for record in records:
+        digest = getattr(getattr(record, part), name, None)
+        if digest is not None:
+            groups.setdefault(key(record), []).append((digest, record))
+    for group in groups.values():
+        usual, votes = Counter(digest for digest, _ in group).most_common(1)[0]
+        reference = next(record for digest, record in group if digest == usual)
+        for digest, record in group:
+            if digest != usual:
+                message = f"{digest}, where {votes} of {len(group)} say {usual} ({record_name(reference)})"
+                yield finding(Rule.DISAGREEMENT, record, f"{part}.{name}", message)

@@ -1,0 +1,189 @@
+"""Panels: cells of one dataset and setting that differ in the backend only, and how they compare."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from storebench.analysis.comparison import Ratio, Verdict, compare
+from storebench.analysis.summary import (
+    MEMORY_FORMAT,
+    CellSummary,
+    LoopWork,
+    Round,
+    ceiling_key,
+    work_of,
+)
+from storebench.codecs import any_size
+from storebench.datasets.base import PATH_PREFIXES
+from storebench.settings.words import CacheState, ComputeKind, Share, Sync
+
+DEFAULT_READAHEAD_KIB = 128
+"""Linux's default read-ahead; panels with other sizes come first only if it was not measured."""
+
+IN_PLACE = ("container", "container:stream", "container+raw")
+"""Backends that read a container where it is."""
+
+USERS_OWN = 1
+"""Up to this rank of a base, the samples are read from the user's own files."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Panel:
+    """Cells that may be compared with each other, and the null cell of the same work."""
+
+    cells: tuple[CellSummary, ...]
+    null: CellSummary | None = None
+
+    @property
+    def first(self) -> CellSummary:
+        """One of the cells, for the fields that all of them share."""
+        return self.cells[0]
+
+    @property
+    def speaker(self) -> CellSummary:
+        """The cell that stands for the cache state: one that reads its store, preferably with a proven state."""
+        reading = [cell for cell in self.cells if cell.usable and cell.fact("cache_applies_to") != "open"]
+        return next((cell for cell in reading if not cell.whole_only), (reading or [self.first])[0])
+
+    @property
+    def listed(self) -> tuple[CellSummary, ...]:
+        """The cells, followed by the null cell if there is one."""
+        return (*self.cells, self.null) if self.null else self.cells
+
+    @functools.cached_property
+    def measured(self) -> tuple[CellSummary, ...]:
+        """The cells that have a rate in the requested state."""
+        if self.speaker.whole_only:
+            return ()
+        return tuple(cell for cell in self.cells if cell.median("samples_per_s"))
+
+    @functools.cached_property
+    def stored(self) -> tuple[CellSummary, ...]:
+        """The measured cells that read a store; backends that hold samples in memory are left out."""
+        return tuple(cell for cell in self.measured if cell.cell.backend.format != MEMORY_FORMAT)
+
+    @property
+    def base(self) -> CellSummary | None:
+        """The measured cell that others are compared with: what the user has, whatever its rate."""
+        return min(self.measured, key=base_rank, default=None)
+
+    def fastest(self) -> CellSummary | None:
+        """Return the stored cell with the highest rate among those that may be ranked."""
+        sound = [cell for cell in self.stored if not cell.doubt and not cell.at_most]
+        return max(sound, key=lambda cell: cell.median("samples_per_s") or 0.0, default=None)
+
+    def ratio(self, cell: CellSummary) -> Ratio | None:
+        """Return a cell's rate over the base's; None for the base, the null cell, and cells without common rounds."""
+        if self.base is None or cell is self.base or cell.is_null:
+            return None
+        return rate_ratio(cell, self.base)
+
+
+def base_rank(cell: CellSummary) -> int:
+    """Return how far a cell is from what the user has: a container, original files, files; then stores."""
+    backend, codec = cell.cell.backend, cell.cell.backend.codec.partition(":")[0]
+    if backend.name in IN_PLACE:
+        return 0
+    if backend.format == MEMORY_FORMAT:
+        return 7
+    if backend.format != "files":
+        return 6
+    if any_size(codec):
+        return 1 if cell.cell.data.name.startswith(PATH_PREFIXES) else 4
+    return {"png": 2, "jpeg": 3}.get(codec, 5)
+
+
+def rate_ratio(cell: CellSummary, base: CellSummary, metric: str = "samples_per_s") -> Ratio | None:
+    """Return one cell's metric over another's, paired by round; rates that rank nothing are undecided."""
+    found = paired(cell.values(metric), base.values(metric))
+    if found is None:
+        return None
+    forbidden = {
+        Verdict.FASTER: cell.at_most,
+        Verdict.SLOWER: base.at_most,
+        Verdict.EQUAL: cell.at_most or base.at_most,
+    }
+    if cell.doubt or base.doubt or forbidden.get(found.verdict):
+        return dataclasses.replace(found, verdict=Verdict.UNDECIDED)
+    return found
+
+
+def paired(top: Mapping[Round, float], bottom: Mapping[Round, float]) -> Ratio | None:
+    """Return the ratio of two sides over the rounds that both have; None if no round has both."""
+    shared = [key for key in top if key in bottom]
+    if not shared:
+        return None
+    found = compare([bottom[key] for key in shared], [top[key] for key in shared])
+    return None if found.mid is None else found
+
+
+def panels(cells: Iterable[CellSummary]) -> list[Panel]:
+    """Split cells into panels, each with its null cell."""
+    grouped: dict[tuple[Any, ...], list[CellSummary]] = {}
+    nulls: dict[tuple[Any, ...], CellSummary] = {}
+    for cell in cells:
+        if cell.is_null:
+            nulls.setdefault(ceiling_key(cell), cell)
+        else:
+            grouped.setdefault((cell.dataset_key, cell.setting), []).append(cell)
+    return [
+        Panel(cells=tuple(group), null=nulls.get(ceiling_key(group[0])))
+        for together in grouped.values()
+        for group in _once_each(together)
+    ]
+
+
+def _once_each(cells: Sequence[CellSummary]) -> Iterable[Sequence[CellSummary]]:
+    """Return the cells as one group, or by their number of epochs if a backend was measured with several."""
+    if len({cell.backend for cell in cells}) == len(cells):
+        return [cells]
+    by_epochs: dict[int, list[CellSummary]] = {}
+    for cell in cells:
+        by_epochs.setdefault(cell.cell.epochs, []).append(cell)
+    return by_epochs.values()
+
+
+def ordered(every: Sequence[Panel]) -> list[Panel]:
+    """Return the panels that have a rate, the one that the answer rests on first; settings decide, never results."""
+    return sorted((panel for panel in every if panel.measured), key=_rank, reverse=True)
+
+
+_COMPUTE_RANK = {ComputeKind.REAL: 2, ComputeKind.NONE: 0}
+
+
+def _rank(panel: Panel) -> tuple[float, ...]:
+    cell = panel.first.cell
+    shape = panel.measured[0].fact("store_image_shape") or "0"
+    kib = cell.readahead_kib
+    return (
+        min(len(panel.measured), 2),
+        not any(summary.short_training for summary in panel.measured),
+        not panel.speaker.cold_start,
+        math.prod(int(side) for side in shape.split("x")),
+        state_rank(panel.speaker),
+        2 if kib == DEFAULT_READAHEAD_KIB else 1 if kib is None else 0,
+        _COMPUTE_RANK.get(cell.compute.kind, 1),
+        work_of(cell) is LoopWork.READING,
+        # A server of this machine is as far as what is emulated; the fewer values, the plainer.
+        bool(cell.place.emulated),
+        -len(cell.place.emulated),
+        len(panel.measured),
+        len(panel.measured[0].values("samples_per_s")),
+        -cell.ranks,
+        cell.share is Share.NONE,
+        cell.sync is Sync.OVERLAPPED,
+        -cell.workers,
+    )
+
+
+def state_rank(cell: CellSummary) -> int:
+    """Return the importance of a cell's cache state; if the whole dataset fits into memory, warm comes first."""
+    fits = cell.whole is not None and cell.whole.fits
+    if cell.whole_only:
+        return 0
+    order = (CacheState.COLD, CacheState.LIMITED, CacheState.WARM)
+    order = order if fits else (CacheState.COLD, CacheState.WARM, CacheState.LIMITED)
+    return order.index(cell.cell.cache) + 1 if cell.cell.cache in order else 0

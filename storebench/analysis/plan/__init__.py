@@ -1,0 +1,1 @@
+"""The rates of stores on another machine."""

@@ -1,0 +1,344 @@
+"""The storage roofline: which accelerators each store feeds.
+
+The supply rate F of a store comes from the cell that only loads. An accelerator that takes G samples per second is fed
+min(F, 1 / (1/G + c)) of them with workers, and 1 / (1/G + 1/F + c) without, where c is the least time per sample for
+handing a batch over. It starves if it is busy less than 90% of its time. Cells with emulated compute, and cells that
+train on a GPU, are points that test the formula.
+"""
+
+import dataclasses
+import enum
+import functools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from storebench.analysis.comparison import MIN_ROUNDS, Estimate, estimate, median
+from storebench.analysis.panels import DEFAULT_READAHEAD_KIB, Panel, state_rank
+from storebench.analysis.summary import (
+    MEMORY_FORMAT,
+    SETTING_COLUMNS,
+    STATE_COLUMNS,
+    CellSummary,
+    backend_rank,
+)
+from storebench.datasets.base import FOLDER_PREFIX
+from storebench.run.matrix import MODEL_CROPS
+from storebench.settings.words import ComputeKind
+
+BUSY_FRAC = 0.9
+"""Below this share of its time, an accelerator is starving."""
+
+_FREE = frozenset({"compute", "model", "max_steps", "warmup_steps", "passes", "epochs"})
+"""Fields that may differ between a point and its supply rate: what is computed, and how long."""
+
+_LEAST_SPEEDS = 3
+"""Cells with this many speeds of emulated compute are nothing but points of a roofline."""
+
+
+class Feeding(enum.StrEnum):
+    """Whether a store keeps an accelerator busy."""
+
+    FEEDS = "feeds it"
+    STARVES = "starves it"
+    UNDECIDED = "cannot be told"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """The formula with the figures of one store: samples per second, and seconds per sample."""
+
+    supply: float
+    constant_s: float
+    overlap: bool
+
+    def delivered(self, ingestion: float) -> float:
+        """Return the samples per second that reach an accelerator that takes `ingestion` of them."""
+        step_s = 1 / ingestion + self.constant_s
+        return min(self.supply, 1 / step_s) if self.overlap else 1 / (step_s + 1 / self.supply)
+
+    @property
+    def starving(self) -> float:
+        """The ingestion rate above which the accelerator is busy less than `BUSY_FRAC`."""
+        idle_frac = 1 / BUSY_FRAC - 1
+        if not self.overlap:
+            return idle_frac / (1 / self.supply + self.constant_s)
+        full = self.supply / BUSY_FRAC
+        return min(full, idle_frac / self.constant_s) if self.constant_s > 0 else full
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Point:
+    """A cell with an accelerator: samples per second that it takes, that reach it, and that the formula predicts."""
+
+    cell: CellSummary
+    ingestion: Estimate
+    delivered: Estimate
+    predicted: float
+
+    @property
+    def error(self) -> float:
+        """Relative error of the prediction; positive if less was delivered than predicted."""
+        return self.predicted / self.delivered.mid - 1
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Curve:
+    """The curve of one store: the cell that only loads, its supply rate, and the points that test it."""
+
+    loader: CellSummary
+    supply: Estimate
+    constant_s: float
+    points: tuple[Point, ...] = ()
+
+    @property
+    def backend(self) -> str:
+        """The backend's full name."""
+        return self.loader.backend
+
+    def model(self, supply: float | None = None) -> Model:
+        """Return the formula, for another supply rate if one is given."""
+        return Model(
+            supply=supply or self.supply.mid, constant_s=self.constant_s, overlap=self.loader.cell.workers > 0
+        )
+
+    def delivered(self, ingestion: float) -> float:
+        """Return the predicted samples per second for an ingestion rate."""
+        return self.model().delivered(ingestion)
+
+    @functools.cached_property
+    def starving(self) -> Estimate:
+        """The ingestion rate above which an accelerator starves."""
+        rates = [rate for rate in self.loader.values("samples_per_s").values() if rate > 0]
+        return estimate([self.model(rate).starving for rate in rates])
+
+    @property
+    def at_most(self) -> bool:
+        """Whether the supply rate, and so the starving point, is an upper bound."""
+        return self.loader.at_most
+
+    @property
+    def decided(self) -> bool:
+        """Whether the starving point rests on enough sound rounds."""
+        return self.starving.n >= MIN_ROUNDS and not self.loader.doubt
+
+    def feeding(self, ingestion: float) -> Feeding:
+        """Return the verdict on an accelerator with this ingestion rate in samples per second."""
+        if not self.decided:
+            return Feeding.UNDECIDED
+        if (self.starving.high or math.inf) < ingestion:
+            return Feeding.STARVES
+        fed = not self.at_most and (self.starving.low or 0.0) >= ingestion
+        return Feeding.FEEDS if fed else Feeding.UNDECIDED
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Network:
+    """A network that was trained on this machine: an accelerator whose ingestion rate was measured."""
+
+    cell: CellSummary
+    rate: Estimate
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Roofline:
+    """The curves of all stores under one setting, and the networks that were trained on the same machine and dataset."""
+
+    curves: tuple[Curve, ...]
+    trained: tuple[Network, ...] = ()
+
+    @property
+    def first(self) -> CellSummary:
+        """Any of the loader-only cells, for what they have in common."""
+        return self.curves[0].loader
+
+    @property
+    def augmented(self) -> bool:
+        """Whether the supply rates include a network's crops and mirrors."""
+        return self.first.cell.model in MODEL_CROPS
+
+    @property
+    def of_photographs(self) -> bool:
+        """Whether published training rates, which are of photographs, fit the samples."""
+        name = self.first.cell.data.name
+        return name == "imagenet" or name.startswith(FOLDER_PREFIX)
+
+    @property
+    def stored(self) -> tuple[Curve, ...]:
+        """The curves of backends that read a store; those that hold their samples in memory are left out."""
+        return tuple(curve for curve in self.curves if curve.loader.cell.backend.format != MEMORY_FORMAT)
+
+    @property
+    def points(self) -> tuple[Point, ...]:
+        """The measured points of all curves."""
+        return tuple(point for curve in self.curves for point in curve.points)
+
+    def curve(self, *backends: str) -> Curve | None:
+        """Return the curve of the first of some backends that has one."""
+        by_name = {curve.backend: curve for curve in self.curves}
+        return next((by_name[name] for name in backends if name in by_name), None)
+
+
+def model_errors(points: Sequence[Point]) -> tuple[float, float] | None:
+    """Return the median and the largest absolute relative error of the formula; None without points."""
+    errors = [abs(point.error) for point in points]
+    return (median(errors), max(errors)) if errors else None
+
+
+def rooflines(cells: Iterable[CellSummary]) -> list[Roofline]:
+    """Return the rooflines that cells make, the one that speaks for the others first; settings decide, never results."""
+    every = [cell for cell in cells if cell.usable]
+    loaders: dict[tuple[Any, ...], dict[str, CellSummary]] = {}
+    fed: dict[tuple[Any, ...], list[CellSummary]] = {}
+    handing: dict[tuple[Any, ...], list[CellSummary]] = {}
+    for cell in (cell for cell in every if not cell.is_null):
+        real = cell.cell.compute.kind is ComputeKind.REAL
+        # A network on the CPU takes the producers' cores: it is no accelerator.
+        if _emulates(cell) or (real and cell.cell.device != "cpu"):
+            # A GPU that crops tests two supply rates: one that includes it, and one to which it is added.
+            for crops in (True, False) if real and cell.cell.model in MODEL_CROPS else (True,):
+                fed.setdefault((*_key(cell, crops=crops), cell.backend), []).append(cell)
+                handing.setdefault(_key(cell, any_state=True, crops=crops), []).append(cell)
+        elif cell.cell.compute.kind is ComputeKind.NONE and cell.median("samples_per_s"):
+            known = loaders.setdefault(_key(cell), {})
+            longest = known.get(cell.backend)
+            if longest is None or (longest.median("timed_steps") or 0) < (cell.median("timed_steps") or 0):
+                known[cell.backend] = cell
+    trained = _trained(every)
+    made = [
+        Roofline(
+            curves=tuple(
+                _curve(
+                    loader,
+                    fed.get((*key, loader.backend), []),
+                    handing.get(_key(loader, any_state=True), []),
+                )
+                for loader in sorted(backends.values(), key=lambda cell: backend_rank(cell.backend))
+            ),
+            trained=tuple(trained.get(_subject(next(iter(backends.values()))), ())),
+        )
+        for key, backends in loaders.items()
+    ]
+    return sorted(made, key=_rank, reverse=True)
+
+
+def point_keys(roofs: Iterable[Roofline], every: Iterable[Panel]) -> frozenset[tuple[str, str]]:
+    """Return the keys of cells that are points of a roofline and of nothing else: its table holds them."""
+    single = {panel.first.key for panel in every if len(panel.cells) == 1}
+    keys = set()
+    for roofline in roofs:
+        speeds = len({point.cell.cell.compute for point in roofline.points if _emulates(point.cell)})
+        keys |= {
+            point.cell.key
+            for point in roofline.points
+            if _emulates(point.cell)
+            and (speeds >= _LEAST_SPEEDS or (len(roofline.curves) > 1 and point.cell.key in single))
+        }
+    return frozenset(keys)
+
+
+def _emulates(cell: CellSummary) -> bool:
+    return cell.cell.compute.kind is ComputeKind.EMULATED
+
+
+def ingestion_rate(cell: CellSummary) -> Estimate | None:
+    """Return the samples per second that a cell would train if data took no time; None if it computes nothing."""
+    copied = cell.rounds_per("h2d_s", "timed_samples")
+    rates = [
+        1 / (spent + copied.get(key, 0.0))
+        for key, spent in cell.rounds_per("compute_s", "timed_samples").items()
+        if spent > 0
+    ]
+    return estimate(rates) if rates else None
+
+
+def handing_s(cell: CellSummary) -> float:
+    """Return the seconds per sample for handing batches over, and of the loop itself."""
+    return cell.per_sample("handover_s") + max(0.0, cell.per_sample("overhead_s"))
+
+
+def _curve(loader: CellSummary, fed: Sequence[CellSummary], handing: Sequence[CellSummary]) -> Curve:
+    """Return the curve of a loader-only cell; with workers the handoff comes from any cell of the same loader."""
+    workers = loader.cell.workers
+    alike = handing if workers else fed
+    measured = [handing_s(cell) for cell in alike if _keeps_up(cell)]
+    own = handing_s(loader)
+    # Without overlap, the supply rate includes the loader's own handoff, and only an excess counts.
+    constant_s = min([own, *measured]) if workers else max(0.0, min(measured, default=own) - own)
+    rates = [rate for rate in loader.values("samples_per_s").values() if rate > 0]
+    curve = Curve(loader=loader, supply=estimate(rates), constant_s=constant_s)
+    points = [point for cell in fed if (point := _point(curve, cell)) is not None]
+    return dataclasses.replace(curve, points=tuple(sorted(points, key=lambda point: point.ingestion.mid)))
+
+
+def _keeps_up(cell: CellSummary) -> bool:
+    """Whether a cell measures the handoff: it has rounds enough, and its producers are faster than its accelerator."""
+    ingestion = ingestion_rate(cell)
+    if len(cell.values("samples_per_s")) < 3 or ingestion is None:
+        return False
+    producing = sum(cell.per_sample(name) for name in ("fetch_s", "decode_s", "prep_s"))
+    return not cell.cell.workers or producing / cell.cell.workers < BUSY_FRAC / ingestion.mid
+
+
+def _point(curve: Curve, cell: CellSummary) -> Point | None:
+    delivered, ingestion = cell.interval("samples_per_s"), ingestion_rate(cell)
+    if delivered is None or ingestion is None or delivered.mid <= 0:
+        return None
+    more_s, own = 0.0, curve.loader.cell
+    if cell.cell.model in MODEL_CROPS and own.model != cell.cell.model:
+        # Its producers crop and mirror beyond what they did for the supply rate.
+        more_s = max(0.0, cell.per_sample("prep_s") - curve.loader.per_sample("prep_s"))
+    shared = more_s / max(1, own.workers) / own.ranks
+    model = curve.model(curve.supply.mid / (1 + curve.supply.mid * shared))
+    return Point(
+        cell=cell, ingestion=ingestion, delivered=delivered, predicted=model.delivered(ingestion.mid)
+    )
+
+
+def _subject(cell: CellSummary) -> tuple[str, str]:
+    return cell.environment_key, cell.cell.data.name
+
+
+def _trained(cells: Iterable[CellSummary]) -> dict[tuple[str, str], list[Network]]:
+    """Return the networks that were trained on each dataset and machine, slowest first; null cells are preferred."""
+    best: dict[tuple[Any, ...], tuple[tuple[bool, bool, float], Network]] = {}
+    for cell in cells:
+        rate = ingestion_rate(cell) if cell.cell.compute.kind is ComputeKind.REAL else None
+        if rate is None:
+            continue
+        key, purity = (
+            (*_subject(cell), cell.cell.model, cell.cell.device),
+            (cell.is_null, not cell.cell.workers, rate.mid),
+        )
+        if key not in best or purity > best[key][0]:
+            best[key] = purity, Network(cell=cell, rate=rate)
+    networks: dict[tuple[str, str], list[Network]] = {}
+    for _, network in sorted(best.values(), key=lambda pair: pair[1].rate.mid):
+        networks.setdefault(_subject(network.cell), []).append(network)
+    return networks
+
+
+def _key(cell: CellSummary, *, any_state: bool = False, crops: bool = True) -> tuple[Any, ...]:
+    """Return the settings shared by a point and its supply rate."""
+    free = _FREE | frozenset(STATE_COLUMNS) if any_state else _FREE
+    fields = {name: cell.fields[name] for name in SETTING_COLUMNS if name not in free}
+    if not cell.cell.workers:
+        fields["loader"] = ""  # all of them make batches in the loop's own thread
+    augmented = cell.cell.model if crops and cell.cell.model in MODEL_CROPS else ""
+    return (cell.dataset_key, augmented, *fields.values())
+
+
+def _rank(roofline: Roofline) -> tuple[float, ...]:
+    shape = roofline.first.fact("store_image_shape") or "0"
+    kib = roofline.first.cell.readahead_kib
+    return (
+        not roofline.augmented,
+        math.prod(int(side) for side in shape.split("x")),
+        roofline.first.cell.workers > 0,
+        min(len(roofline.stored), 2),
+        state_rank(roofline.first),
+        2 if kib == DEFAULT_READAHEAD_KIB else 1 if kib is None else 0,
+        len(roofline.curves),
+        -roofline.first.cell.workers,
+    )

@@ -1,0 +1,200 @@
+"""Read results into tables and compare them, for notebooks and other programs."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from storebench.analysis.frame import BACKEND_COLUMNS, CELL_COLUMNS, PLACE_COLUMNS, to_frame
+from storebench.analysis.panels import paired, rate_ratio
+from storebench.analysis.summary import CellSummary, summarise
+from storebench.errors import DataNotFoundError, UsageError
+from storebench.record.lines import RECORDS_NAME, read_records
+from storebench.record.step_files import read_table
+
+RunFolders = str | Path | Sequence[str | Path]
+
+_IMPLIED = {
+    "backend": BACKEND_COLUMNS,
+    "format": ("backend", "format", "reader", "reader_options"),
+    "codec": ("backend", "codec", "codec_options"),
+    "reader": ("backend", "reader", "reader_options"),
+}
+"""Columns that change together with the compared one."""
+
+_PLACES = (*PLACE_COLUMNS, "readahead_kib")
+"""Columns that change the environment: its key cannot be held fixed."""
+
+STEP_LABELS = (
+    *("run_id", "cell_id", "replicate", "epoch"),
+    *("dataset", "backend", "format", "codec", "cache", "workers"),
+)
+
+
+def find_runs(paths: RunFolders) -> list[Path]:
+    """Return the record files at `paths`: run folders, folders of run folders, or files.
+
+    Raises
+    ------
+    DataNotFoundError
+        There is nothing at a path, or nothing that a run wrote.
+    """
+    sources = [paths] if isinstance(paths, str | Path) else list(paths)
+    files = [file for source in sources for file in _record_files(Path(source))]
+    return list(dict.fromkeys(file.resolve() for file in files))
+
+
+def _record_files(source: Path) -> list[Path]:
+    if source.is_file():
+        return [source]
+    files = sorted(source.rglob(RECORDS_NAME)) if source.is_dir() else []
+    if not files:
+        raise DataNotFoundError(
+            f"no {RECORDS_NAME} here, so there is nothing to report"
+            if source.exists()
+            else "no such file or folder",
+            where=source,
+            hint="Name a folder that 'storebench run' or 'storebench bench' wrote.",
+        )
+    return files
+
+
+def load_results(paths: RunFolders) -> pd.DataFrame:
+    """Read results into one row per record.
+
+    Parameters
+    ----------
+    paths
+        A run's folder, a folder that holds such folders, a ``records.jsonl`` or
+        a file that ``run --json`` wrote; or several of them.
+
+    Returns
+    -------
+    pandas.DataFrame
+        The cell's fields (``dataset``, ``backend``, ``cache``, ...), ``cell_id``,
+        ``run_id``, ``replicate``, ``epoch``, ``status``, ``failure``, and every
+        figure of `storebench.record.schema.Record` with its unit in its name
+        (``samples_per_s``, ``data_wait_s``, ``data_wait_p99_ns``,
+        ``bytes_on_disk``, ``resident_frac_before``, ...). Digests are
+        ``order_digest``, ``loss_digest``. ``steps_path`` is
+        the Parquet file that holds the record's steps (null: none), ``steps_file`` the
+        name of its table there. What was not measured is null.
+
+    Raises
+    ------
+    DataNotFoundError
+        There are no records there.
+    """
+    return to_frame((record, file) for file in find_runs(paths) for record in read_records(file))
+
+
+def load_steps(results: RunFolders | pd.DataFrame) -> pd.DataFrame:
+    """Read the steps of records into one row per step; of a job, into one row per step and rank.
+
+    Parameters
+    ----------
+    results
+        The same as for `load_results`, or a (filtered) table that it returned. Only
+        the steps of these rows are read: filter first, a run may hold millions of steps.
+
+    Returns
+    -------
+    pandas.DataFrame
+        ``run_id``, ``cell_id``, ``replicate``, ``epoch``, ``dataset``, ``backend``,
+        ``format``, ``codec``, ``cache``, ``workers``, and the columns of the step tables: ``step``,
+        ``warmup``, ``samples``, ``payload_bytes``, ``start_ns``, ``data_wait_ns``,
+        ``h2d_ns``, ``compute_ns``, ``paused_ns``, ``worker``, ``fetch_start_ns``, ``fetch_ns``,
+        ``decode_ns``, ``prep_ns``, ``ready_ns``, ``device_read_bytes``, ``read_calls``, ``major_faults``,
+        ``minor_faults``, ``queue_depth``, ``loss``, and ``rank`` in tables of jobs. Columns that a table lacks are null.
+
+    Raises
+    ------
+    DataNotFoundError
+        No record has a step table.
+    CorruptDataError
+        A file is not one of step tables.
+    """
+    rows = results if isinstance(results, pd.DataFrame) else load_results(results)
+    parts = []
+    for row in rows[["steps_path", "steps_file", *STEP_LABELS]].to_dict("records"):
+        path = row["steps_path"]
+        if isinstance(path, str):
+            steps: pd.DataFrame = read_table(Path(path), row["steps_file"])
+            for position, label in enumerate(STEP_LABELS):
+                steps.insert(position, label, row[label])
+            parts.append(steps)
+    if not parts:
+        raise DataNotFoundError(
+            "these records have no step files", hint="Run 'storebench bench' to get them."
+        )
+    return pd.concat(parts, ignore_index=True)
+
+
+def compare(
+    results: pd.DataFrame, *, by: str = "backend", baseline: Any, metric: str = "samples_per_s"
+) -> pd.DataFrame:
+    """Compare every value of one column with a baseline, all else being equal.
+
+    Parameters
+    ----------
+    results
+        The table that `load_results` returned.
+    by
+        Column that differs between the two sides: of the cell ("backend", "codec", "cache", "workers", ...), or
+        where it was measured: "filesystem", "storage_device" or "environment_key". Two places differ in
+        everything that their machines differ in; cells of separate runs share no round and are left out.
+    baseline
+        Value of `by` that the others are divided by.
+    metric
+        Column that is compared.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row per pair: the cell's columns, ``baseline``, ``ratio`` (contender over baseline, paired by round),
+        ``ratio_lo`` and ``ratio_hi`` (95%, or 99% where rounds spread), ``rounds``, and ``verdict``: "faster" (the metric
+        is larger), "slower", "equal" or "undecided". Fewer than five rounds decide nothing.
+
+    Raises
+    ------
+    UsageError
+        `by` is no column of a cell or a place, or the baseline does not occur.
+    """
+    if by not in (*CELL_COLUMNS, *PLACE_COLUMNS):
+        known = ", ".join((*CELL_COLUMNS, *PLACE_COLUMNS))
+        raise UsageError(f"no column of a cell is called {by!r}", hint=f"Choose from: {known}.")
+    cells = summarise(results)
+    fixed = [name for name in CELL_COLUMNS if name not in _IMPLIED.get(by, (by,))]
+    bases: dict[tuple[Any, ...], CellSummary] = {}
+    for cell in cells:
+        if _value(cell, by) == baseline:
+            bases.setdefault(_key(cell, fixed, by), cell)
+    if not bases:
+        raise UsageError(f"the baseline {by}={baseline!r} does not occur in these results")
+    pairs = [(cell, bases.get(_key(cell, fixed, by))) for cell in cells]
+    sides = [(cell, base) for cell, base in pairs if base is not None and _value(cell, by) != baseline]
+    ranks = metric == "samples_per_s" and by in _IMPLIED  # stores have the verdicts of a report
+    compared = [
+        (cell, rate_ratio(cell, base) if ranks else paired(cell.values(metric), base.values(metric)))
+        for cell, base in sides
+    ]
+    return pd.DataFrame(
+        [
+            {name: cell.fields[name] for name in CELL_COLUMNS}
+            | {name: cell.fact(name) for name in PLACE_COLUMNS}
+            | {"baseline": baseline, "ratio": ratio.mid, "ratio_lo": ratio.low, "ratio_hi": ratio.high}
+            | {"rounds": ratio.rounds, "verdict": str(ratio.verdict)}
+            for cell, ratio in compared
+            if ratio is not None
+        ]
+    )
+
+
+def _value(cell: CellSummary, by: str) -> Any:
+    return cell.fact(by) if by in PLACE_COLUMNS else cell.fields[by]
+
+
+def _key(cell: CellSummary, fixed: Sequence[str], by: str) -> tuple[Any, ...]:
+    place = "" if by in _PLACES else cell.environment_key
+    return (place, *(cell.fields[name] for name in fixed))

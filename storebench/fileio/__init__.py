@@ -1,1 +1,0 @@
-"""File formats that others define (JSON, TOML): read within bounds, written whole or not at all."""

@@ -1,0 +1,346 @@
+"""What a profile says: the limit, the predicted gain, and the evidence, in at most twelve lines."""
+
+import enum
+import linecache
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from storebench.plain_text import plain
+from storebench.probes.machine import counts_reads
+from storebench.profiling.batch_times import Made
+from storebench.profiling.files import IMAGES, Files
+from storebench.profiling.recorder import MOST_STEPS, Recorder
+from storebench.profiling.stacks import Place
+from storebench.units import number_of, rounded_bytes
+
+_SHOWN_LINES, _MOST_LINES = 2, 12
+LEAST_LOOKS = 30
+"""Of fewer looks, the shares of lines are too rough to stand beside measured times."""
+
+_CONVERTED = IMAGES | {".tar", ".parquet"}
+"""Suffixes of files that ``storebench run`` can convert."""
+
+_SHOWN_FRAC = 0.01
+"""A share of the time below this is not shown."""
+
+
+class Bound(enum.StrEnum):
+    """The limit of a loop, and what to try."""
+
+    remedy: str
+
+    def __new__(cls, limit: str, remedy: str) -> Self:
+        bound = str.__new__(cls, limit)
+        bound._value_, bound.remedy = limit, remedy
+        return bound
+
+    COMPUTE = (
+        "the loop itself (compute)",
+        "a faster accelerator or a smaller network; loading is not the limit",
+    )
+    TRANSFORM = (
+        "decode or transforms",
+        "a faster decoder, cheaper transforms, or images stored smaller or decoded",
+    )
+    STORAGE = "storage", "more reads in flight (workers), fewer bytes, a faster disk, or more memory"
+    WAITING = (
+        "waits in the dataset",
+        "find the network, process or disk that it waits for; more workers hide waits",
+    )
+    LOCK = "a lock", "one file or object per worker"
+    REPEATED = "work repeated for each sample", "do it once"
+    SLOW_SAMPLES = (
+        "a few slow samples",
+        "store these like the others (smaller, or decoded), or a larger prefetch_factor",
+    )
+    COLLATE = (
+        "collate",
+        "fewer copies per batch: pad by whole slices into an array of the final size, or make tensors of one shape in the dataset",
+    )
+    HANDOFF = (
+        "the handoff",
+        "fewer tensors per batch; for a store of raw pixels, storebench.Loader(dataset, {0.batch_size}, workers={0.workers})",
+    )
+    SMALL_BATCHES = "small batches", "larger batches"
+    PINNING = "pinning", "fewer bytes per batch: uint8 images, converted on the device"
+    LOADER = "the loader", "its inside was not seen"
+    FEW_WORKERS = "too few workers", "num_workers={0.workers_needed}"
+    MANY_WORKERS = "too many workers", "num_workers={0.workers_needed}"
+    STARTUP = "the start of epochs", "persistent_workers=True, or less work at the start of a worker"
+    STALLS = "stalls", "the slowest samples, or a larger prefetch_factor"
+    AHEAD = (
+        "a thread reads the batches ahead of the loop, which was not seen",
+        "storebench.profile() around what the loop iterates",
+    )
+    UNKNOWN = "too few steps", "a longer loop"
+
+
+_DECODING = (
+    Bound.TRANSFORM,
+    Bound.SLOW_SAMPLES,
+    Bound.STORAGE,
+    Bound.WAITING,
+    Bound.FEW_WORKERS,
+    Bound.LOADER,
+)
+"""Limits that a store of smaller or decoded images may take away."""
+
+_COMPUTING = (Bound.TRANSFORM, Bound.COLLATE, Bound.REPEATED, Bound.SLOW_SAMPLES, Bound.HANDOFF)
+"""Limits that may take cores from the loop."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HotLine:
+    """A line of code, and its share of the samples taken while batches were made."""
+
+    share: float
+    file: str
+    line: int
+    text: str
+    calls: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlowSamples:
+    """The few samples that take much of the time of a dataset."""
+
+    frac: float  # of the samples
+    time_frac: float
+    usual_s: float  # of the others
+    least_s: float
+    longest_s: float
+    longest: int  # the index of the slowest
+
+    def excess_frac(self, made: Made) -> float:
+        """Return the share of the dataset's time for a batch that its slow sample took beyond the usual."""
+        longest_s, dataset_s = 1e-9 * made.longest_ns, 1e-9 * (made.collated_ns - made.began_ns)
+        return (longest_s - self.usual_s) / dataset_s if longest_s > self.least_s else 0.0
+
+    def __str__(self) -> str:
+        return (
+            f"{100 * self.frac:.2g}% of the samples take {self.time_frac:.0%} of the dataset's time"
+            f" (dataset[{self.longest}]: {1e3 * self.longest_s:,.0f} ms, usual {1e3 * self.usual_s:,.1f})"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What limits a loop, how much faster it would be without that, and the evidence.
+
+    Times are means in seconds, without the starts of epochs and stalls: `wait_s` and `loop_s` per step, `parts_s` per batch
+    in one process. None is not known.
+    """
+
+    bound: Bound
+    gain: float = 1.0
+    advice: str = ""  # if it is not that of the limit
+    steps: int = 0
+    epochs: int = 0
+    total_s: float = 0.0
+    wait_s: float = 0.0
+    loop_s: float = 0.0
+    elsewhere_s: float = 0.0  # per step, in requests to other loaders
+    loader: str = ""
+    script_frac: float | None = None  # the share of the waits and loops in the time of the script
+    others_s: Mapping[str, float] = field(default_factory=dict)  # waits for other loaders, in all
+    judged_s: float = 0.0  # of the steps that are judged
+    wait_frac: float = 0.0  # share of it that the loop waits for data, starts of epochs and stalls included
+    first_loops_s: float = 0.0  # of the first steps of epochs, beyond the usual
+    first_epoch: float = (
+        0.0  # how many times as long its steps took, if it is unlike the others and not judged
+    )
+    slow: SlowSamples | None = None
+    cached_s: float | None = None  # the loop of a step whose batch is served from memory
+    cuda_s: float | None = None  # work of the device per step
+    cuda_idle_s: float | None = None  # of the device before it
+    workers: int = 0
+    cores: int = 0
+    batch_size: int | None = None
+    workers_needed: int | None = None
+    by_workers: Mapping[int, float] = field(default_factory=dict)  # how many times as fast
+    is_swept: bool = False  # whether `by_workers` was measured, not predicted
+    parts_s: Mapping[str, float] = field(default_factory=dict)
+    shares: Mapping[str, float] = field(default_factory=dict)
+    cpu_s: float | None = None
+    device_bytes: float | None = None
+    major_faults: float | None = None
+    ready_batches: float | None = None
+    prefetched: int = 0
+    first_batch_s: float = 0.0
+    worker_start_s: float | None = None
+    startup_s: float = 0.0
+    stall_s: float = 0.0
+    looks: int = 0  # at the line that makes a batch
+    hot: tuple[HotLine, ...] = ()
+    files: Files | None = None
+    disturbed: str = ""  # by other programs
+    unseen: tuple[str, ...] = ()
+
+    @property
+    def step_s(self) -> float:
+        """Seconds per step."""
+        return self.wait_s + self.loop_s + self.elsewhere_s
+
+    @property
+    def least_step_s(self) -> float:
+        """Seconds per step if batches came from memory; 0 if neither such steps nor a device were timed."""
+        idle_s = self.step_s if self.cuda_idle_s is None else self.cuda_idle_s
+        return self.step_s - idle_s if self.cached_s is None else self.cached_s
+
+    @property
+    def remedy(self) -> str:
+        """What to try."""
+        return self.advice or self.bound.remedy.format(self)
+
+    @property
+    def converting(self) -> str | None:
+        """The command that measures what converting the files would bring; None if they are no image files."""
+        if self.files is None or self.files.suffix not in _CONVERTED:
+            return None
+        return f"storebench run --dataset {shlex.quote(self.files.folder)}"
+
+    def __str__(self) -> str:
+        above, below = list(self._lines()), list(self._lines_below())
+        most = min(_SHOWN_LINES, _MOST_LINES - len(above) - len(below))
+        hot = [
+            f"  {line.share:.0%} in {Path(line.file).name}:{line.line}  {line.text[:70]}"
+            for line in self.hot[: most if self.looks >= LEAST_LOOKS else 0]
+        ]
+        return "\n".join(map(plain, (*above, *hot, *below)))
+
+    def _lines(self) -> Iterator[str]:
+        if not self.total_s:
+            yield f"storebench profile: {self.bound}; try {self.remedy}"
+            yield from () if self.bound is Bound.UNKNOWN else self._loaders()
+            return
+        yield f"storebench profile: limited by {self.bound}; {self.wait_frac:.0%} of the time is waiting for data"
+        yield f"  try: {self.remedy}; predicted without this limit: {self.gain:.2f} times as fast"
+        yield from self._loaders()
+        yield _row(
+            f"per step, of {self.steps:,}",
+            {
+                "wait": self.wait_s,
+                "loop": self.loop_s,
+                "other loaders": self.elsewhere_s or None,
+                "with cached batches": self.cached_s,
+                "CUDA busy": self.cuda_s,
+                "CUDA idle": self.cuda_idle_s,
+            },
+        )
+        if self.parts_s:
+            workers = number_of(self.workers, "worker")
+            yield _row(f"per batch, {workers}" if self.workers else "per batch", self.parts_s)
+        if self.shares:
+            yield _cells("making batches", {name: f"{share:.0%}" for name, share in self.shares.items()})
+        if notes := "; ".join(self._notes()):
+            yield f"  {notes}"
+
+    def _notes(self) -> Iterator[str]:
+        """Return what is unusual about the loop."""
+        if self.disturbed:
+            yield f"{self.disturbed}: repeat this on an idle machine"
+        if self.first_loops_s > _SHOWN_FRAC * self.judged_s:
+            yield f"first steps of the loop: {self.first_loops_s:.1f} s"
+        if self.first_epoch:
+            lost = "" if self.workers else ", and workers would not have what this process caches"
+            yield f"epoch 1 was {self.first_epoch:.1f} times as long: this is about the later ones{lost}"
+        if self.epochs >= self.steps > 1:
+            yield "each step starts an epoch: keep the iterator"
+        if self.slow:
+            yield str(self.slow)
+        if self.bound in _COMPUTING and self.wait_frac < (1.0 - 1.0 / self.gain) / 2.0:
+            yield "few waits, but loading takes cores from the loop"
+
+    def _lines_below(self) -> Iterator[str]:
+        """Return the lines below those of the code."""
+        if not self.total_s:
+            return
+        if self.by_workers:
+            known = "measured" if self.is_swept else "predicted"
+            factors = {f"{count}": f"{factor:.2f} times" for count, factor in self.by_workers.items()}
+            yield _cells(f"as fast by workers ({known})", factors)
+        yield _cells("waits", self._waits())
+        if self.files is not None:
+            frac = self.files.resident_frac
+            cached = "unknown" if frac is None else f"{frac:.0%}"
+            device = rounded_bytes(self.device_bytes or 0.0)
+            yield f"  {self.files.folder}: {cached} in memory when first seen; from devices {device} per batch"
+        if self.converting and self.bound in _DECODING:
+            yield f"  what converting these files brings: {self.converting}"
+        if self.unseen:
+            yield f"  not seen: {'; '.join(self.unseen)}"
+
+    def _loaders(self) -> Iterator[str]:
+        frac = "" if self.script_frac is None else f"; its loop takes {self.script_frac:.0%} of the script"
+        others = [f"{seconds:.2f} s for {name}" for name, seconds in self.others_s.items()]
+        waits = f"; also waited {', '.join(others[:2])}" if others else ""
+        if self.loader:
+            yield f"  loader: {self.loader}{frac}{waits}"
+
+    def _waits(self) -> dict[str, str]:
+        waits = {"first batch": f"{self.first_batch_s:.2f} s"}
+        if self.worker_start_s is not None:
+            waits["of it workers' start"] = f"{self.worker_start_s:.2f} s"
+        if self.startup_s + self.stall_s > _SHOWN_FRAC * self.total_s:
+            waits |= {"starts of epochs": f"{self.startup_s:.2f} s", "stalls": f"{self.stall_s:.2f} s"}
+        if self.prefetched and self.ready_batches is not None:
+            waits["batches ready"] = f"{self.ready_batches:.1f} of {self.prefetched}"
+        return waits
+
+
+def _row(title: str, seconds: Mapping[str, float | None]) -> str:
+    known = {name: value for name, value in seconds.items() if value is not None}
+    return _cells(title, {name: f"{1e3 * value:,.2f} ms" for name, value in known.items()})
+
+
+def _cells(title: str, cells: Mapping[str, str]) -> str:
+    return f"  {title}: " + ", ".join(f"{name} {text}" for name, text in cells.items())
+
+
+def hot_lines(places: Counter[Place]) -> tuple[HotLine, ...]:
+    """Return the lines of the user's code with the most samples."""
+    lines: Counter[tuple[str, int]] = Counter()
+    calls: dict[tuple[str, int], str] = {}
+    for place, count in places.most_common():
+        lines[place.file, place.line] += count
+        calls.setdefault((place.file, place.line), place.calls)
+    return tuple(
+        HotLine(
+            share=count / places.total(),
+            file=file,
+            line=line,
+            text=_code(file, line),
+            calls=calls[file, line],
+        )
+        for (file, line), count in lines.most_common(5)
+    )
+
+
+def _code(file: str, line: int) -> str:
+    """Return a line of code; that of a condition after the line of its loop."""
+    text = linecache.getline(file, line)
+    indent = len(text) - len(text.lstrip())
+    above = (code for code in reversed(linecache.getlines(file)[: line - 1]) if code.strip())
+    outer = next((code.strip() for code in above if len(code) - len(code.lstrip()) < indent), "")
+    is_walk = text.lstrip().startswith("if ") and outer.startswith("for ")
+    return f"{outer} {text.strip()}" if is_walk else text.strip()
+
+
+def unseen_of(recorder: Recorder, *, is_inside_seen: bool) -> Iterator[str]:
+    """Return what could not be seen."""
+    if recorder.makes:
+        yield "the inside of the loader (it is not a DataLoader of torch)"
+    elif recorder.is_ahead:
+        yield "the inside of the loader (a thread reads its batches ahead)"
+    elif not is_inside_seen:
+        yield "the inside of the loader (batches came without times)"
+    if recorder.has_ceiling and not recorder.replayed:
+        yield "the ceiling (the loop asked for no batch after the last one)"
+    if len(recorder.steps) == MOST_STEPS:
+        yield f"all but the last {MOST_STEPS:,} steps"
+    if recorder.files is not None and not counts_reads(recorder.files.filesystem):
+        yield f"reads from devices (not counted on {recorder.files.filesystem})"

@@ -1,0 +1,167 @@
+"""A store's own description: ``manifest.json``, written last, read first."""
+
+import dataclasses
+import functools
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from storebench.datasets.base import DatasetInfo, Provenance
+from storebench.errors import CorruptDataError, CorruptStoreError, SchemaVersionError
+from storebench.record.schema import StoreFacts
+from storebench.system.json_text import brief, complaint, parse_json
+from storebench.system.reading import read_small_file
+
+SCHEMA_VERSION = 1
+MANIFEST_NAME = "manifest.json"
+DIGESTS_NAME = "sample_digests.npy"
+
+MOST_BYTES = 256 * 2**20
+"""Most bytes of a manifest; it names every class, about 1 MB for the 22,000 of ImageNet-21k."""
+
+MOST_IMAGE_BYTES = 1 << 31
+"""Most bytes of a decoded image."""
+
+_MOST_BYTES = 1 << 62
+CONVERT_AGAIN = "Convert the dataset again, with --force."
+"""The advice for a damaged store."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreSpec:
+    """The target of a conversion: dataset, format and codec."""
+
+    dataset: DatasetInfo
+    format: str
+    codec: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest(StoreSpec):
+    schema_version: int = SCHEMA_VERSION
+    count: int
+    payload_bytes: int
+    file_bytes: int
+    bytes_on_disk: int
+    samples_digest: str
+    lossless: bool
+    psnr_db: float | None = None
+    build_s: float
+    created_utc: str
+    storebench_version: str
+    decoded: bool = True
+
+    def write(self, folder: Path) -> None:
+        fields = dataclasses.asdict(self)
+        if self.decoded:
+            del fields["decoded"]
+        text = json.dumps(fields, indent=2, sort_keys=True)
+        (folder / MANIFEST_NAME).write_text(text + "\n", encoding="utf-8")
+
+    @classmethod
+    def read(cls, folder: Path) -> "Manifest":
+        """Read the manifest of the store in `folder`."""
+        path = folder / MANIFEST_NAME
+        try:
+            raw = parse_json(read_small_file(path, most_bytes=MOST_BYTES), path)
+        except (FileNotFoundError, NotADirectoryError):
+            raise CorruptStoreError(
+                "not a store: no manifest.json", where=folder, hint="Make one with 'storebench convert'."
+            ) from None
+        except (CorruptDataError, OSError) as error:
+            reason = error.what if isinstance(error, CorruptDataError) else error
+            raise CorruptStoreError(
+                f"unreadable manifest ({reason})", where=path, hint=CONVERT_AGAIN
+            ) from error
+        return cls._from_json(raw, path)
+
+    @classmethod
+    def _from_json(cls, raw: Any, path: Path) -> "Manifest":
+        if not isinstance(raw, dict) or "schema_version" not in raw:
+            raise CorruptStoreError("not a storebench manifest", where=path, hint=CONVERT_AGAIN)
+        if raw["schema_version"] != SCHEMA_VERSION:
+            raise SchemaVersionError(
+                f"the store has schema version {brief(raw['schema_version'])}, this storebench reads {SCHEMA_VERSION}",
+                where=path,
+                hint=CONVERT_AGAIN,
+            )
+        try:
+            return _checked(raw)
+        except ValueError as error:
+            raise CorruptStoreError(
+                f"a manifest with wrong fields ({error})", where=path, hint=CONVERT_AGAIN
+            ) from None
+
+
+def store_facts(manifest: Manifest) -> StoreFacts:
+    provenance = manifest.dataset.provenance
+    return StoreFacts(
+        count=manifest.count,
+        image_shape=manifest.dataset.image_shape,
+        payload_bytes=manifest.payload_bytes,
+        file_bytes=manifest.file_bytes,
+        bytes_on_disk=manifest.bytes_on_disk,
+        build_s=manifest.build_s,
+        samples_digest=manifest.samples_digest,
+        lossless=manifest.lossless,
+        psnr_db=manifest.psnr_db,
+        origin=provenance.origin.value,
+        source=provenance.source,
+        derived_frac=provenance.derived_frac,
+        provenance_note=provenance.note,
+        skipped_files=provenance.skipped_files,
+    )
+
+
+@functools.cache
+def _adapter() -> Any:
+    # pydantic costs a quarter of a second to import; --help must not pay it.
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Manifest)
+
+
+def _checked(raw: dict[str, Any]) -> Manifest:
+    """Return the manifest; raise `ValueError` naming the field if one is missing, unknown or impossible."""
+    import pydantic
+
+    _refuse_unknown(raw, Manifest)
+    try:
+        manifest: Manifest = _adapter().validate_python(raw)
+    except pydantic.ValidationError as error:
+        raise ValueError(complaint(error)) from None
+    _refuse_unknown(raw["dataset"], DatasetInfo)
+    _refuse_unknown(raw["dataset"]["provenance"], Provenance)
+    _refuse_impossible(manifest)
+    return manifest
+
+
+def _refuse_unknown(raw: dict[str, Any], kind: type[Any]) -> None:
+    unknown = sorted(raw.keys() - {field.name for field in dataclasses.fields(kind)})
+    if unknown:
+        raise ValueError(f"unknown: {brief(unknown[0])}")
+
+
+def _refuse_impossible(manifest: Manifest) -> None:
+    dataset, provenance = manifest.dataset, manifest.dataset.provenance
+    image_bytes = math.prod(dataset.image_shape)
+    if min(dataset.image_shape) < 1 or image_bytes > MOST_IMAGE_BYTES:
+        raise ValueError(f"dataset.image_shape: {brief(dataset.image_shape)} is not the shape of an image")
+    for name, count in (("dataset.count", dataset.count), ("count", manifest.count)):
+        if not 0 <= count <= _MOST_BYTES // image_bytes:
+            raise ValueError(f"{name}: {brief(count)} is not a number of images")
+    for name in ("payload_bytes", "file_bytes", "bytes_on_disk"):
+        if not 0 <= getattr(manifest, name) <= _MOST_BYTES:
+            raise ValueError(f"{name}: {brief(getattr(manifest, name))} is not a number of bytes")
+    if not 0 <= manifest.build_s < math.inf:
+        raise ValueError(f"build_s: {manifest.build_s} is not a duration")
+    if manifest.psnr_db is not None and not 0 <= manifest.psnr_db < math.inf:
+        raise ValueError(f"psnr_db: {manifest.psnr_db} is not a ratio in dB")
+    if not 0 <= provenance.skipped_files <= _MOST_BYTES:
+        raise ValueError(
+            f"dataset.provenance.skipped_files: {brief(provenance.skipped_files)} is not a number of files"
+        )
+    if not 0 <= provenance.derived_frac <= 1:
+        raise ValueError(f"dataset.provenance.derived_frac: {provenance.derived_frac} is not a share")

@@ -1,1 +1,0 @@
-"""Rules that results must hold to: what a careless reader, loader or machine would break."""

@@ -1,0 +1,1 @@
+"""A run: its cells, rounds and folder, and what this machine permits."""

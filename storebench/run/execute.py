@@ -1,0 +1,416 @@
+"""Run each cell in a process of its own, interleaved in a seeded random order, into one folder of records; resumable."""
+
+import contextlib
+import dataclasses
+import datetime as dt
+import functools
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from storebench._version import __version__
+from storebench.codecs import any_size
+from storebench.datasets import Dataset, DatasetSpec, Origin, open_dataset
+from storebench.datasets.listing import listings_in
+from storebench.errors import DataNotFoundError, StorebenchError
+from storebench.formats.origin import proven, refuse_other_code
+from storebench.formats.registry import parse_backend, store_name_of
+from storebench.places import copying
+from storebench.places.base import Mount
+from storebench.probes.code import running_digest
+from storebench.probes.counters import OtherWork
+from storebench.ranks.heartbeat import Position
+from storebench.ranks.memory import check_room
+from storebench.record.lines import LOGS_DIR, RecordError, record_from_dict
+from storebench.record.manifest import Manifest, store_facts
+from storebench.record.schema import Cell, PlaceFacts, Record, Status
+from storebench.run.folder import Run
+from storebench.run.launch import answer_of
+from storebench.run.leader import Leader
+from storebench.run.replicates import mostly_disturbed
+from storebench.run.resources import (
+    cache_refusal,
+    check_network,
+    check_parts,
+    check_size,
+    refusals,
+    surroundings,
+)
+from storebench.run.scenario import FEWEST_REPLICATES, Scenario
+from storebench.run.schedule import PendingReplicate, ReplicateKey, durations, has_time, round_s
+from storebench.settings.words import MOUNTED, ComputeKind, Split
+from storebench.stores.convert import BuildOptions, Replace, ensure_store
+from storebench.stores.copies import ensure_copy
+from storebench.stores.devices import StoreImage, ensure_image
+from storebench.system.lock import claimed
+from storebench.system.progress import Say
+from storebench.system.scratch import scratch_folder
+from storebench.worker.forks import ForkServer
+from storebench.worker.job import CellJob
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """The stores that a cell reads, and the image of the first if it is put on its own device."""
+
+    store: Path
+    manifest: Manifest
+    test_store: Path | None
+    image: StoreImage | None = None
+    place: PlaceFacts | None = None
+    mount: Mount | None = None
+    url: str = ""
+    counters: str = ""
+
+
+class Watcher(Protocol):
+    """Receives the events of a run."""
+
+    def store(self, cell: Cell) -> BuildOptions:
+        """Return the options for building (or finding) the store of `cell`, with its progress."""
+
+    def started(self, work: PendingReplicate, position: int, total: int) -> None:
+        """React to the start of a replicate."""
+
+    def ranks(self, positions: Sequence[Position]) -> None:
+        """React to the progress of the job's ranks on this node; called several times per second."""
+
+    def finished(self, work: PendingReplicate, records: Sequence[Record]) -> None:
+        """React to the records of a finished replicate."""
+
+    def ended(self, rounds: int) -> None:
+        """React to the end of the time budget after some rounds."""
+
+
+class Silent:
+    """A watcher that reports nothing."""
+
+    def store(self, cell: Cell) -> BuildOptions:  # noqa: ARG002
+        """Build without messages; a store of other samples is replaced."""
+        return BuildOptions(replace=Replace.STALE)
+
+    def started(self, work: PendingReplicate, position: int, total: int) -> None:
+        """Report nothing."""
+
+    def ranks(self, positions: Sequence[Position]) -> None:
+        """Report nothing."""
+
+    def finished(self, work: PendingReplicate, records: Sequence[Record]) -> None:
+        """Report nothing."""
+
+    def ended(self, rounds: int) -> None:
+        """Report nothing."""
+
+
+def execute(
+    run: Run,
+    stores: Path,
+    *,
+    drop_caches: bool = False,
+    retry_failed: bool = False,
+    watcher: Watcher | None = None,
+    leader: Leader | None = None,
+) -> list[Record]:
+    """Run the remaining replicates of `run` and return all new records."""
+    watcher = watcher or Silent()
+    running_digest()  # before the first cell, so that a change of the code during the run is detected
+    with claimed(run.folder):
+        run.repair()
+        recorded, work = run.recorded(), run.left(retry_failed=retry_failed)
+        if work:
+            going = {pending.key for pending in work}
+            kept = [record for key, records in recorded.items() if key not in going for record in records]
+            refuse_other_code(kept, run.folder)
+        prepared = _prepared(run, work, stores, watcher, nodes=leader.nodes if leader else 1)
+        if leader is not None:
+            leader.wait_for_nodes(run.scenario.timeout_s)
+        with contextlib.ExitStack() as places, ForkServer() as server:
+            _put_in_place(prepared, watcher, places)
+            rounds = _Rounds(
+                run=run,
+                watcher=watcher,
+                leader=leader,
+                drop_caches=drop_caches,
+                server=server,
+                prepared=prepared,
+                work=work,
+                recorded=recorded,
+            )
+            for number, replicates in itertools.groupby(work, lambda pending: pending.replicate):
+                if not _fits(run, number, work):
+                    run = run.ended(number)
+                    watcher.ended(number)
+                    break
+                rounds.measure(number, list(replicates))
+        run.finish()
+    return [record for records in rounds.made.values() for record in records]
+
+
+def _prepared(
+    run: Run, work: Sequence[PendingReplicate], stores: Path, watcher: Watcher, *, nodes: int
+) -> dict[Cell, Prepared]:
+    """Build or find the stores for the rest of a run; remove a run in which nothing was measured."""
+    cells = dict.fromkeys(pending.cell for pending in work)
+    try:
+        for refusal in refusals(cells, stores).values():
+            raise refusal
+        return prepare(cells, run.scenario, stores, watcher, nodes=nodes)
+    except StorebenchError:
+        run.discard()
+        raise
+
+
+def _fits(run: Run, number: int, work: Sequence[PendingReplicate]) -> bool:
+    """Return whether a round fits into the budget, or has begun already."""
+    if run.scenario.budget_s is None or number < FEWEST_REPLICATES:
+        return True
+    recorded = run.recorded()
+    if any(replicate == number for _, replicate in recorded):
+        return True
+    took = durations(record for records in recorded.values() for record in records)
+    pending = [replicate.cell.cell_id for replicate in work if replicate.replicate == number]
+    return has_time(number, sum(took.values()), round_s(took, pending), run.scenario.budget_s)
+
+
+def prepare(
+    cells: dict[Cell, None],
+    scenario: Scenario,
+    stores: Path,
+    watcher: Watcher,
+    *,
+    nodes: int = 1,
+    node: int = 0,
+) -> dict[Cell, Prepared]:
+    """Build or find the stores of all cells, each once."""
+    built: dict[tuple[DatasetSpec, str], Prepared] = {}
+    opened: dict[DatasetSpec, Dataset] = {}
+    say_once = functools.cache(lambda line: watcher.store(cell).say(line))
+    prepared = {}
+    for cell in cells:
+        key = (cell.data, store_name_of(cell.backend))
+        if key not in built:
+            options = watcher.store(cell)
+            if cell.data not in opened:
+                opened[cell.data] = open_dataset(
+                    cell.data, listings=listings_in(stores), progress=options.progress
+                )
+            backend, dataset = parse_backend(key[1]), opened[cell.data]
+            store = ensure_store(cell.data, backend, stores, dataset=dataset, options=options)
+            test = _test_store(cell, store.manifest, scenario.test_limit, stores, options, say_once)
+            built[key] = Prepared(store=store.path.resolve(), manifest=store.manifest, test_store=test)
+        steps = -(-built[key].manifest.count // cell.batch_size) * (cell.passes or 1)
+        if steps < cell.workers * cell.ranks:
+            say_once(
+                f"too few images for {cell.workers} workers x {cell.batch_size}: batches of an epoch: {steps}, so some workers"
+                " have nothing to do and rates are those of the others"
+            )
+        check_size(cell, built[key].manifest.file_bytes)
+        check_network(cell, built[key].manifest)
+        check_room(cell, built[key].manifest, nodes, node)
+        check_parts(cell, built[key].manifest)
+        prepared[cell] = built[key]
+    for cell in cells:
+        if cell.readahead_kib is not None:
+            image = ensure_image(prepared[cell].store, watcher.store(cell).say)
+            prepared[cell] = dataclasses.replace(prepared[cell], image=image)
+    return prepared
+
+
+def _put_in_place(prepared: dict[Cell, Prepared], watcher: Watcher, running: contextlib.ExitStack) -> None:
+    """Copy stores to the places that cells name, each once; start and measure those that the run itself provides."""
+    places = None
+    for cell, found in prepared.items():
+        place, say = cell.place, watcher.store(cell).say
+        if place.folder:
+            mount = Mount.at(place, Path(place))
+            with _on(mount):
+                copy = ensure_copy(found.store, Path(place), say)
+                facts, _ = copying.about(f"file://{place}")
+            prepared[cell] = dataclasses.replace(found, store=copy, place=facts, mount=mount)
+        elif place.kind:
+            if places is None:
+                from storebench.places.own_servers import Places
+
+                places = Places(running)
+            url, facts = places.holding(found.store, place, say)
+            store, counters, mount = found.store, places.counters(place), None
+            if place.kind in MOUNTED:
+                mount = Mount.at(place, Path(url.removeprefix("file://")))
+                if place.mounted:
+                    if (refusal := cache_refusal(cell.cache, mount.folder)) is not None:
+                        raise refusal
+                    store = mount.folder / copying.store_key(store)
+            prepared[cell] = dataclasses.replace(
+                found, store=store, place=facts, mount=mount, url=url, counters=counters
+            )
+
+
+@contextlib.contextmanager
+def _on(mount: Mount | None) -> Iterator[None]:
+    """Say that a mount has ended, in the stead of what failed for that reason."""
+    try:
+        yield
+    except (OSError, StorebenchError) as error:
+        if mount is not None and (lost := mount.lost()) is not None:
+            raise lost from error
+        raise
+
+
+def _test_store(
+    cell: Cell, train: Manifest, limit: int, stores: Path, options: BuildOptions, say: Say
+) -> Path | None:
+    """Return the store of test samples of the same origin, or None, which is said, if the dataset has none."""
+    if cell.data.split != Split.TRAIN or limit == 0 or cell.compute.kind is not ComputeKind.REAL:
+        return None
+    synthetic = train.dataset.provenance.origin is Origin.SYNTHETIC
+    spec = DatasetSpec(
+        name=cell.data.name,
+        split=Split.TEST,
+        limit=limit,
+        seed=cell.data.seed,
+        synthetic=synthetic,
+        image_size=cell.data.image_size,
+        skip_unreadable=cell.data.skip_unreadable,
+    )
+    backend = parse_backend("memory+original" if any_size(cell.backend.codec) else "memory+raw")
+    try:
+        dataset = open_dataset(spec, listings=listings_in(stores), progress=options.progress)
+    except DataNotFoundError as error:
+        say(f"no test accuracy: {error}")
+        return None
+    return ensure_store(spec, backend, stores, dataset=dataset, options=options).path.resolve()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Rounds:
+    """The rounds of a run."""
+
+    run: Run
+    watcher: Watcher
+    leader: Leader | None
+    drop_caches: bool
+    server: ForkServer
+    prepared: dict[Cell, Prepared]
+    work: Sequence[PendingReplicate]
+    recorded: dict[ReplicateKey, list[Record]]
+    """The records of every replicate, those of earlier commands among them."""
+    made: dict[ReplicateKey, list[Record]] = dataclasses.field(default_factory=dict)
+
+    def measure(self, number: int, replicates: Sequence[PendingReplicate]) -> None:
+        """Measure replicates of a round; at its end, those again that were disturbed or did not hold their state."""
+        for pending in replicates:
+            self._measure(pending, self.work.index(pending))
+        again = [PendingReplicate(cell=cell, replicate=number) for cell in self.prepared]
+        while again := [pending for pending in again if self._repeats(pending)]:
+            for pending in again:
+                self._measure(pending, self.work.index(replicates[-1]))
+
+    def _repeats(self, pending: PendingReplicate) -> bool:
+        """Return whether a replicate is worth another attempt, for which there is time beside the fewest rounds."""
+        round_of = [records for (_, number), records in self.recorded.items() if number == pending.replicate]
+        records = self.recorded.get(pending.key)
+        if records is None or not self.run.repeats(records, is_busy=mostly_disturbed(round_of)):
+            return False
+        took = durations(record for records in self.recorded.values() for record in records)
+        further = max(0, FEWEST_REPLICATES - 1 - pending.replicate)
+        needed_s = further * round_s(took, [cell.cell_id for cell in self.run.cells])
+        budget_s = self.run.scenario.budget_s
+        next_s = round_s(took, [pending.cell.cell_id])
+        return budget_s is None or sum(took.values()) + needed_s + next_s <= budget_s
+
+    def _measure(self, pending: PendingReplicate, position: int) -> None:
+        """Measure a replicate; the records of the soundest attempt stand."""
+        self.watcher.started(pending, position, len(self.work))
+        before = self.recorded.get(pending.key, [])
+        attempt = 1 + max((r.conditions.attempt for r in before if r.conditions is not None), default=0)
+        with self.run.attempt() as tables:
+            others = OtherWork(self.server.cpu_s)
+            records = self._answered(pending, self.prepared[pending.cell], tables)
+            conditions = others.conditions(attempt)
+            records = [dataclasses.replace(record, conditions=conditions) for record in records]
+            records = self.run.record(records, tables, before=before)
+        self.recorded[pending.key] = self.made[pending.key] = records
+        self.watcher.finished(pending, records)
+
+    def _answered(self, work: PendingReplicate, prepared: Prepared, tables: Path) -> list[Record]:
+        run, leader = self.run, self.leader
+        with (
+            scratch_folder("replicate") as scratch,
+            surroundings(work.cell, prepared.image) as around,
+            _on(prepared.mount),
+            _here(work.cell, prepared) as here,
+        ):
+            job = CellJob(
+                cell=work.cell,
+                replicate=work.replicate,
+                run_id=run.run_id,
+                run=run.folder.resolve(),
+                tables=tables,
+                store=here.store if here.image is None else here.image.point,
+                test_store=here.test_store if work.cell.compute.kind is ComputeKind.REAL else None,
+                out=scratch / "out.json",
+                ceilings=run.scenario.ceilings,
+                drop_caches=self.drop_caches,
+                memory_group=around.group.folder if around.group else None,
+                tier_group=around.tier.folder if around.tier else None,
+                image=around.image,
+                url=here.url if work.cell.place.remote else "",
+                counters=here.counters if work.cell.place.remote else "",
+                stall_s=run.scenario.stall_s,
+                timeout_s=run.scenario.timeout_s,
+            )
+            log = run.folder / LOGS_DIR / f"{work.cell.cell_id}-r{work.replicate}.log"
+            job = job if leader is None else leader.announced(job)
+            answer = answer_of(
+                job, scratch, log, around, run.scenario.timeout_s, self.watcher.ranks, self.server
+            )
+            answer = answer if leader is None else leader.blamed(job, answer)
+        if "records" in answer:
+            if log.is_file() and not log.stat().st_size:
+                log.unlink()
+            try:
+                records = [record_from_dict(raw, where=str(log)) for raw in answer["records"]]
+            except RecordError as error:
+                # A reader gives figures of its own, and other cells must not pay for a mistake in them.
+                answer = {
+                    "failure": f"{error.what}; a reader's decode_ns, payload_bytes and notes() must be right"
+                }
+            else:
+                records = [dataclasses.replace(record, place=here.place) for record in records]
+                return [proven(record, answer.get("package", "")) for record in records]
+        lost = here.mount.lost() if here.mount else None
+        failure = answer["failure"] if lost is None else str(lost)
+        return [_failed(run, work, here, failure, epoch) for epoch in range(work.cell.epochs)]
+
+
+@contextlib.contextmanager
+def _here(cell: Cell, prepared: Prepared) -> Iterator[Prepared]:
+    """Copy the store of a cell from its place to this disk, timed, if the cell asks for it; remove the copy afterwards."""
+    if not cell.place.copies:
+        yield prepared
+        return
+    from storebench.system.isolated import apart
+
+    store = prepared.store
+    with scratch_folder("copied", store.parent) as folder:
+        target = folder / store.name
+        copy_s = apart(copying.copy_back, store, prepared.url, target)
+        assert prepared.place is not None
+        facts = dataclasses.replace(prepared.place, copy_s=copy_s)
+        yield dataclasses.replace(prepared, store=target, place=facts)
+
+
+def _failed(run: Run, work: PendingReplicate, prepared: Prepared, failure: str, epoch: int) -> Record:
+    return Record(
+        storebench_version=__version__,
+        run_id=run.run_id,
+        cell=work.cell,
+        replicate=work.replicate,
+        epoch=epoch,
+        status=Status.FAILED,
+        failure=failure,
+        started_utc=dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds"),
+        store=store_facts(prepared.manifest),
+    )

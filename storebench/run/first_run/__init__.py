@@ -1,0 +1,1 @@
+"""What a run without a backend measures."""

@@ -1,0 +1,465 @@
+"""Which backends, states and lengths a run measures that names no backend: a pure function of samples and machine.
+
+The richest choice that fits into `BUDGET_S` is taken: with more stores, then with the cold state, then with longer epochs.
+"""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from storebench.codecs.decoders import DECODERS
+from storebench.datasets.images import JPEG
+from storebench.errors import DiskFullError
+from storebench.formats.registry import is_installed
+from storebench.record.steps import PREFETCHED_MOST_FRAC
+from storebench.run.about import CHOSEN_BACKENDS, Whole
+from storebench.run.first_run.facts import ENOUGH_SAMPLES, FEWEST_SAMPLES, SHRUNK, Machine, Samples
+from storebench.settings.backend import STREAM
+from storebench.settings.loop import NO_MODEL
+from storebench.settings.words import CacheState, ComputeKind
+from storebench.units import rounded_bytes
+
+NAME = CHOSEN_BACKENDS
+"""Name of the scenario, by which a run is known to have chosen its backends itself."""
+
+BUDGET_S = 300.0
+"""Time for all of it: looking, converting, measuring, answering."""
+
+ENOUGH_S = 240.0
+"""No round beyond the fewest starts if it would end later than this, so that set-up and answer take five minutes together."""
+
+END_S = 12.0
+"""Part of the budget that is left for looking at the samples and for the answer."""
+
+CONVERT_S = 45.0
+"""Most seconds for converting."""
+
+ROUNDS, MOST_ROUNDS = 5, 10
+
+# Speeds and times of a machine with 2 cores and an SSD.
+PROCESS_START_S, DEVICE_ROUND_S, FILE_S = 0.5, 4.0, 100e-6
+WRITE_BYTES_PER_S, READ_BYTES_PER_S, CACHED_BYTES_PER_S, PIXELS_BYTES_PER_S = 300e6, 400e6, 1500e6, 2e9
+
+MOST_SAMPLES = 20_000
+"""Most samples that are measured, if they are small."""
+
+WANTED_BYTES = 256 << 20
+"""Decoded bytes of the measured samples, as far as their number allows."""
+
+COLD_LEAST_BYTES = 64 << 20
+"""A smaller store is read ahead within a few steps, so it has no cold rate."""
+
+FREE_FRAC = 0.5
+"""Share of the free disk that the measured stores may take."""
+
+MOST_WORKERS = 8
+BATCH, LEAST_BATCH = 64, 8
+"""Samples per batch if no number was asked for: the first, and less only for images so slow that batches hardly matter."""
+
+LONGEST_S = 15.0
+"""Most seconds for the fewest steps of the slowest backend, unless a batch size was asked for."""
+
+TIMED_S = 2.0
+"""Wanted length of the timed part of the slowest backend."""
+
+WAVES = 3
+"""Batches of an epoch per worker, at least; otherwise the end of an epoch, where workers have nothing left to do, decides its rate."""
+
+FEWEST_STEPS, MOST_STEPS = 6, 200
+WARMUP_STEPS = 2
+LEAST_PAUSE_S = 0.01
+"""Shortest step of the emulated accelerator beside which the handoff is measured."""
+
+KEEP_UP = 2.0
+"""Its step takes this many times as long as producers are expected to need for a batch, so that a batch is ready."""
+
+AHEAD = 2
+"""Batches that the DataLoader keeps on their way for each worker."""
+
+FEWEST_PASSES = 2
+"""A reader that keeps decoded pixels is found by comparing passes."""
+
+SCALES = (1.0, 0.5, 0.25)
+"""Shares of the wanted length, in the order in which they are tried."""
+
+FEWEST_STORES = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstRun:
+    """What a run measures: the table of its scenario, not validated yet, and the whole dataset."""
+
+    scenario: dict[str, Any]
+    notes: tuple[str, ...]
+    """Clauses for the user: what is left out, and why."""
+    estimate_s: float
+    """Seconds that converting and the first rounds take."""
+    whole: Whole
+
+
+def asked_matrix(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of a matrix that were asked for; nothing is computed unless a network or its training was."""
+    trains = asked.get("model", NO_MODEL) != NO_MODEL
+    computes = asked.get("compute", [str(ComputeKind.REAL if trains else ComputeKind.NONE)])
+    if str(ComputeKind.REAL) in computes:
+        return dict(asked)
+    return {"model": NO_MODEL, "compute": computes} | dict(asked)
+
+
+def choose(
+    samples: Samples, machine: Machine, matrix: Mapping[str, Any], rounds: int | None = None
+) -> FirstRun:
+    """Return the richest run that fits into `BUDGET_S`, or the shortest one; `matrix` and `rounds` replace what is chosen."""
+    is_divided = samples.container.endswith(STREAM) and max(matrix.get("workers", [1])) > 1
+    if is_divided:
+        samples = replace(samples, container=samples.container.removesuffix(f":{STREAM}"))
+    no_raw, not_in_place = _raw_refusal(samples, machine), _in_place_refusal(samples, machine)
+    backends = _backends(samples, machine, raw=not no_raw)
+    if samples.container and not not_in_place:
+        backends = [samples.container, *backends]
+    count = _count(samples, machine, _decoded(backends))
+    wanted = [CacheState(word) for word in matrix.get("cache", ())]
+    size, no_cold = round(count * samples.file_bytes), ""
+    if not wanted and not machine.evicts:
+        no_cold = "cold is left out: the stores' file system is in memory"
+    elif not wanted and size < COLD_LEAST_BYTES:
+        no_cold = (
+            f"cold is left out: read-ahead would cache all {rounded_bytes(size)} within a few steps; "
+            f"it needs {rounded_bytes(COLD_LEAST_BYTES)} of images"
+        )
+    states = wanted or [CacheState.WARM, *([] if no_cold else [CacheState.COLD])]
+    options = [
+        _Option(
+            samples=samples,
+            machine=machine,
+            count=count,
+            scale=scale,
+            states=kept,
+            backends=backends[:most],
+            rounds=rounds,
+            asked=matrix,
+        )
+        for scale, kept in itertools.product(SCALES, [states] if wanted else [states, states[:1]])
+        for most in range(len(backends), FEWEST_STORES - 1, -1)
+    ]
+    option = next((candidate for candidate in options if candidate.total_s <= BUDGET_S - END_S), options[-1])
+    dropped = ", ".join(backends[len(option.backends) :])
+    in_container = samples.container or samples.container_note
+    which = "the first ones" if in_container else "spread evenly over all of them"
+    part = f"{count:,} of the {samples.count:,} images are measured, {which}"
+    too_long = "cold is left out: it would take longer than five minutes"
+    notes = [
+        part if count < samples.count else "",
+        not_in_place,
+        "the container is read in any order: one stream has at most one worker" if is_divided else "",
+        no_raw,
+        _decoder_note(samples, machine),
+        no_cold or (too_long if option.states != states else ""),
+        f"left out, to end within five minutes: {dropped}; name BACKENDs to measure them" if dropped else "",
+    ]
+    return FirstRun(
+        scenario=option.scenario(),
+        notes=tuple(filter(None, notes)),
+        estimate_s=option.total_s,
+        whole=Whole(
+            count=samples.count,
+            total_bytes=samples.total_bytes,
+            memory_bytes=machine.memory_bytes,
+            fits=machine.fits(samples.total_bytes),
+        ),
+    )
+
+
+def _backends(samples: Samples, machine: Machine, *, raw: bool) -> list[str]:
+    """Return the choices to measure, the most important ones first: files, the same files in LMDB, raw pixels, ..."""
+    codec = "original" if samples.are_files else "png"
+    raw_bytes = samples.count * samples.raw_bytes
+    backends = [
+        codec,
+        f"lmdb+{codec}{_reader(machine, samples.total_bytes)}",
+        *([f"lmdb{_reader(machine, raw_bytes)}"] if raw else []),
+        *([SHRUNK] if samples.shrunk_bytes else []),
+        *filter(None, [_decoding(samples, machine)]),
+    ]
+    enough = len(backends) >= FEWEST_STORES and is_installed("lmdb")
+    return backends if enough else [*backends, f"hdf5+{codec}"]
+
+
+def _reader(machine: Machine, size: float) -> str:
+    """Return the reader of an LMDB store: planned reads where the page cache cannot hold it."""
+    return "" if machine.fits(size) else ":direct"
+
+
+def _decoding(samples: Samples, machine: Machine) -> str:
+    """Return the backend that reads the files by the fastest decoder here; "" if none is faster than the default."""
+    able = next((name for name in machine.decoders if samples.kind in DECODERS[name].kinds), "")
+    halved = samples.kind == JPEG and 0 < 2 * samples.crop_side <= samples.short_side
+    if not able and not halved:
+        return ""
+    return "original" + (f":{able}" if able else "") + ("?scale=dct" if halved else "")
+
+
+def _decoder_note(samples: Samples, machine: Machine) -> str:
+    if samples.kind != JPEG or any(JPEG in DECODERS[name].kinds for name in machine.decoders):
+        return ""
+    return "no other decoder of JPEG is installed: pip install simplejpeg to have it measured"
+
+
+def _raw_refusal(samples: Samples, machine: Machine) -> str:
+    """Return why raw pixels are not measured; "" if they fit on the disk, and into memory whenever the files do."""
+    whole = samples.count * samples.raw_bytes
+    named = f"raw pixels are left out: all images would take {rounded_bytes(whole)}"
+    if whole > machine.free_bytes:
+        return f"{named}, and {rounded_bytes(machine.free_bytes)} are free"
+    if machine.fits(samples.total_bytes) and not machine.fits(whole):
+        return (
+            f"{named}, more than memory holds beside training ({rounded_bytes(machine.memory_bytes)} in all)"
+        )
+    return ""
+
+
+def _in_place_refusal(samples: Samples, machine: Machine) -> str:
+    """Return why a container is not measured as it is; "" if it is, and for other datasets."""
+    if samples.container_note:
+        return samples.container_note
+    nbytes = samples.container_bytes
+    if not machine.fits(nbytes) or nbytes > CONVERT_S * READ_BYTES_PER_S:
+        return (
+            f"the container as it is is left out: its files have {rounded_bytes(nbytes)}; "
+            f"name the backend {samples.container} to measure it"
+        )
+    return ""
+
+
+def _count(samples: Samples, machine: Machine, decoded: int) -> int:
+    """Return the number of samples to convert and measure."""
+    wanted = min(max(ENOUGH_SAMPLES, WANTED_BYTES // samples.raw_bytes), MOST_SAMPLES)
+    in_time = int(CONVERT_S / _convert_s(samples, machine, decoded))
+    stored = 2 * samples.file_bytes + decoded * samples.raw_bytes
+    on_disk = int(FREE_FRAC * machine.free_bytes / stored)
+    if on_disk < FEWEST_SAMPLES:
+        raise DiskFullError(
+            f"too little space for the stores: {rounded_bytes(machine.free_bytes)} are free",
+            where="--stores",
+            hint="Free some space, or name a folder on another disk.",
+        )
+    return min(samples.count, wanted, on_disk, max(FEWEST_SAMPLES, in_time))
+
+
+def _convert_s(samples: Samples, machine: Machine, decoded: int) -> float:
+    """Return the seconds per sample for all stores: encoding, writing and reading back; `decoded` hold no image files."""
+    decode_s = samples.read_s / machine.cores  # every image is decoded once, whatever is stored of it
+    files_s = FILE_S + 2 * decode_s + 4 * samples.file_bytes / WRITE_BYTES_PER_S
+    raw_s = decode_s + samples.raw_bytes * (1 / WRITE_BYTES_PER_S + 1 / PIXELS_BYTES_PER_S)
+    return files_s + decoded * raw_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Option:
+    """One possible choice, beside what was asked for."""
+
+    samples: Samples
+    machine: Machine
+    count: int
+    scale: float
+    states: Sequence[CacheState]
+    backends: Sequence[str]
+    rounds: int | None
+    asked: Mapping[str, Any]
+
+    @property
+    def workers(self) -> list[int]:
+        """Numbers of producers: those that were asked for, or one per core; one beside a stream."""
+        one = any(name.endswith(STREAM) for name in self.backends)
+        return list(self.asked.get("workers", [1 if one else min(self.machine.cores, MOST_WORKERS)]))
+
+    @property
+    def settings(self) -> int:
+        """Combinations of what was asked for, each of which measures every backend in every state."""
+        lists = [value for key, value in self.asked.items() if key != "cache" and isinstance(value, list)]
+        return math.prod(map(len, lists))
+
+    @property
+    def handing(self) -> int:
+        """Number of cells that measure a loader's handoff beside an emulated accelerator; one store measures it for all."""
+        only_loads = [self.asked.get(key) for key in ("model", "compute")] == [NO_MODEL, [ComputeKind.NONE]]
+        if not only_loads or self.states[0] not in _SEVERAL_PASSES:
+            return 0
+        return self.settings // len(self.workers) * sum(count > 0 for count in self.workers)
+
+    @property
+    def handing_store(self) -> str:
+        """The store of those cells: raw pixels where there are any."""
+        stores = [name for name in self.backends if name != self.samples.container]
+        return next((name for name in stores if not _is_encoded(name)), stores[1])
+
+    @property
+    def in_flight(self) -> int:
+        """Batches that the most workers have begun beyond the one that the loop asks for."""
+        return AHEAD * max(self.workers)
+
+    @property
+    def handing_steps(self) -> int:
+        """Steps of an epoch of those cells, of which the first find no batch ready."""
+        return _steps_with_rate(self.in_flight, self.in_flight)
+
+    @property
+    def pause_s(self) -> float:
+        """Seconds that the emulated accelerator takes per batch, in whole milliseconds."""
+        batch_s = self.batch * (self.slow_s if _is_encoded(self.handing_store) else self.fast_s)
+        return math.ceil(1000 * max(LEAST_PAUSE_S, KEEP_UP * batch_s)) / 1000
+
+    @property
+    def slow_s(self) -> float:
+        """Seconds per sample of an image file, with the fewest workers."""
+        # Without workers, the loop itself decodes.
+        busy_cores = max(1, min(self.machine.cores, *self.workers))
+        read_s = self.samples.read_s / busy_cores + self.samples.file_bytes / CACHED_BYTES_PER_S
+        return read_s + self.fast_s
+
+    @property
+    def fast_s(self) -> float:
+        """Seconds per sample of raw pixels, with all workers."""
+        return self.samples.raw_bytes * (1 / PIXELS_BYTES_PER_S + 1 / CACHED_BYTES_PER_S)
+
+    @property
+    def batch(self) -> int:
+        """Samples per batch, the most that were asked for."""
+        if "batch_size" in self.asked:
+            return int(max(self.asked["batch_size"]))
+        batch = BATCH
+        while batch > LEAST_BATCH and self.fewest_steps * batch * self.slow_s > LONGEST_S * self.scale:
+            batch //= 2
+        return batch
+
+    @property
+    def fewest_steps(self) -> int:
+        """Steps of an epoch, at least."""
+        return max(FEWEST_STEPS, WAVES * max(self.workers)) + WARMUP_STEPS
+
+    @property
+    def steps(self) -> int:
+        batch_s = self.slow_s * self.batch
+        wanted = min(MOST_STEPS, math.ceil(TIMED_S * self.scale / batch_s))
+        steady = _steps_with_rate(WARMUP_STEPS, self.in_flight)
+        if steady * batch_s <= 2 * TIMED_S * self.scale:
+            wanted = max(wanted, steady)
+        return max(self.fewest_steps, wanted + WARMUP_STEPS)
+
+    @property
+    def most_steps(self) -> int:
+        """Steps that serve every sample once."""
+        return math.ceil(self.count / self.batch)
+
+    @property
+    def steps_per_pass(self) -> int:
+        return min(self.most_steps, math.ceil(self.steps / FEWEST_PASSES))
+
+    @property
+    def passes(self) -> int:
+        return math.ceil(self.steps / self.steps_per_pass)
+
+    def stored_bytes(self, backend: str) -> float:
+        """Return the bytes of a sample in a store."""
+        if backend == SHRUNK:
+            return self.samples.shrunk_bytes
+        return self.samples.file_bytes if _is_encoded(backend) else self.samples.raw_bytes
+
+    def measured_in(self, state: CacheState) -> list[str]:
+        """Return the stores to measure in a state: those that are too small for a cold one only if it was asked for."""
+        if state is not CacheState.COLD or "cache" in self.asked:
+            return list(self.backends)
+        return [name for name in self.backends if self.count * self.stored_bytes(name) >= COLD_LEAST_BYTES]
+
+    @property
+    def total_s(self) -> float:
+        loading_s = 0.0
+        loaded = [(state, backend) for state in self.states for backend in self.measured_in(state)]
+        for cache, backend in loaded:
+            sample_s = self.slow_s if _is_encoded(backend) else self.fast_s
+            served = min(self.steps, self.most_steps) * self.batch
+            epoch_s = served * (sample_s + self.stored_bytes(backend) / READ_BYTES_PER_S)
+            if cache in _SEVERAL_PASSES:
+                epoch_s = self.passes * self.steps_per_pass * self.batch * sample_s
+            loading_s += PROCESS_START_S + epoch_s
+        handing_s = PROCESS_START_S + self.handing_steps * self.pause_s
+        round_s = DEVICE_ROUND_S + self.settings * loading_s + self.handing * handing_s
+        return self.convert_s + (self.rounds or ROUNDS) * round_s
+
+    @property
+    def convert_s(self) -> float:
+        return self.count * _convert_s(self.samples, self.machine, _decoded(self.backends))
+
+    def scenario(self) -> dict[str, Any]:
+        """Return the table of the scenario, with what was asked for in place of what was chosen."""
+        rule: dict[str, Any] = {"replicates": self.rounds}
+        if self.rounds is None:
+            budget_s = max(1, round(ENOUGH_S - END_S - self.convert_s))
+            rule = {"replicates": MOST_ROUNDS, "budget": f"{budget_s} s"}
+        return {
+            "name": NAME,
+            "question": "Is it worth converting these images?",
+            "test_limit": 0,
+            "repeat_disturbed": True,
+            **rule,
+            "matrix": [
+                *map(self._matrix, self.states),
+                *(self._shrunk_matrix(state) for state in self.states if SHRUNK in self.measured_in(state)),
+                *([self._handing_matrix()] if self.handing else []),
+            ],
+        }
+
+    def _matrix(self, state: CacheState) -> dict[str, Any]:
+        chosen = {
+            "threads": 1,
+            "workers": self.workers,
+            "batch_size": [self.batch],
+            "backends": [name for name in self.measured_in(state) if name != SHRUNK],
+        }
+        part = {"limit": self.count} if self.count < self.samples.count else {}
+        side = {} if self.samples.side is None else {"image_size": self.samples.side}
+        length = {"max_steps": min(self.steps, self.most_steps)}
+        if state in _SEVERAL_PASSES:
+            length = {"max_steps": self.steps_per_pass, "warmup_steps": WARMUP_STEPS, "passes": self.passes}
+        length = {} if "max_steps" in self.asked else length
+        return chosen | length | dict(self.asked) | {"cache": [str(state)]} | side | part
+
+    def _shrunk_matrix(self, state: CacheState) -> dict[str, Any]:
+        return self._matrix(state) | {"backends": [SHRUNK], "image_size": self.samples.crop_side}
+
+    def _handing_matrix(self) -> dict[str, Any]:
+        length = {"max_steps": min(self.handing_steps, self.most_steps), "warmup_steps": self.in_flight}
+        if self.handing_steps > self.most_steps:
+            length["passes"] = math.ceil(self.handing_steps / self.most_steps)
+        return (
+            {name: value for name, value in self._matrix(self.states[0]).items() if name != "passes"}
+            | ({} if "max_steps" in self.asked else length)
+            | {
+                "compute": [f"{ComputeKind.EMULATED}:{round(1000 * self.pause_s)}"],
+                "workers": [count for count in self.workers if count],
+                "backends": [self.handing_store],
+            }
+        )
+
+
+def _steps_with_rate(warmup_steps: int, in_flight: int) -> int:
+    """Return the fewest steps of which enough are timed after the batches that were begun during the warm-up."""
+    return warmup_steps + in_flight + math.ceil(in_flight / PREFETCHED_MOST_FRAC) + 1
+
+
+def _is_encoded(backend: str) -> bool:
+    """Whether a store holds image files, which producers decode."""
+    return (
+        "original" in backend or "png" in backend or backend in (SHRUNK, "container", f"container:{STREAM}")
+    )
+
+
+def _decoded(backends: Sequence[str]) -> int:
+    """Return for how many stores the images are decoded: raw pixels, and those that are shrunken."""
+    return sum(name == SHRUNK or not _is_encoded(name) for name in backends)
+
+
+_SEVERAL_PASSES = (CacheState.WARM, CacheState.ANY)
+"""States in which an epoch may serve the samples more than once."""

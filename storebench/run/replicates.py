@@ -1,0 +1,159 @@
+"""Which replicates count: those that were measured in the state that their cell asks for."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+from storebench.probes.cgroup import LIMIT_HEADROOM
+from storebench.probes.page_cache import COLD_MAX_FRAC, WARM_MIN_FRAC
+from storebench.probes.residency import SAMPLING_ERROR_FRAC
+from storebench.record.schema import CacheVerdict, Record
+from storebench.settings.words import CacheState, Fill, Share
+from storebench.units import format_bytes
+
+FEWEST_SOUND = 3
+"""A cell of which fewer replicates count has no rate; a cell with fewer replicates needs all of them."""
+
+MOST_ATTEMPTS = 3
+"""A replicate that was disturbed, or did not hold its state, is measured again at most twice."""
+
+_WARM_LEFT_FRAC = 0.9
+"""Least share of a store that a warm epoch may leave resident; the kernel reclaims pages that are idle."""
+
+_WARM_MOST_FRAC, _WARM_MOST_BYTES, _WARM_OTHER_BYTES = 0.05, 16 << 20, 2 << 20
+"""What a warm epoch may take from a device: the machine may reclaim pages, and read its libraries."""
+
+
+def enough(sound: int, measured: int) -> bool:
+    """Return whether so many of the replicates of a cell are enough for a rate."""
+    return sound >= min(FEWEST_SOUND, measured)
+
+
+def failures(records: Sequence[Record]) -> list[Record]:
+    """Return the records that failed, and those that did not hold their state in a cell that has no rate for it."""
+    replicates: dict[str, dict[int, list[Record]]] = {}
+    for record in records:
+        replicates.setdefault(record.cell.cell_id, {}).setdefault(record.replicate, []).append(record)
+    without_rate = {
+        cell_id
+        for cell_id, of in replicates.items()
+        if not enough(sum(not unsound(epochs) for epochs in of.values()), len(of))
+    }
+    return [
+        record
+        for record in records
+        if (record.cell.cell_id in without_rate if unsound([record]) else record.failed)
+    ]
+
+
+def unsound(records: Sequence[Record]) -> str:
+    """Return why a replicate with these epochs does not count, because its state did not hold; "" if it counts."""
+    return next((message for record in records for _, message in shortcomings(record)), "")
+
+
+def mostly_disturbed(replicates: Sequence[Sequence[Record]]) -> bool:
+    """Return whether other work disturbed at least half of some replicates, so that it would again."""
+    conditions = [records[0].conditions for records in replicates]
+    return 2 * sum(bool(each and each.disturbed) for each in conditions) >= len(conditions)
+
+
+def wants_repeat(records: Sequence[Record], *, is_busy: bool) -> bool:
+    """Return whether a replicate is worth another attempt; on a busy machine, other work disturbs that one as well."""
+    conditions = records[0].conditions
+    if conditions is None or conditions.attempt >= MOST_ATTEMPTS:
+        return False
+    if unsound(records):
+        return True
+    return bool(conditions.disturbed) and not is_busy and not any(record.failed for record in records)
+
+
+def badness(records: Sequence[Record]) -> int:
+    """Return a number that is larger the less sound an attempt at a replicate is."""
+    conditions = records[0].conditions
+    if any(record.failed for record in records):
+        return 3
+    return 2 if unsound(records) else int(bool(conditions and conditions.disturbed))
+
+
+def counted(record: Record, attempt: int) -> Record:
+    """Return a record with the number of attempts so far."""
+    if record.conditions is None:
+        return record
+    return dataclasses.replace(record, conditions=dataclasses.replace(record.conditions, attempt=attempt))
+
+
+def shortcomings(record: Record) -> Iterator[tuple[str, str]]:
+    """Yield figure and reason of everything for which the replicate of a record does not count.
+
+    It concerns this replicate alone: the same cell may be sound in another round.
+    """
+    cache, tier = record.cache, record.tier
+    if tier is not None and tier.exceeded:
+        yield "tier", f"the storage was not emulated: {tier.exceeded}"
+    if record.failed:
+        if cache is not None and cache.verdict is CacheVerdict.FAILED:
+            yield "cache.verdict", f"the cache was not {cache.requested}: {cache.reason}"
+        return
+    yield from _read(record)
+    if cache is not None and cache.applies_to != "open" and cache.verdict is CacheVerdict.VERIFIED:
+        yield from above_limit(record) if record.cell.cache == CacheState.LIMITED else _resident(record)
+
+
+def _read(record: Record) -> Iterator[tuple[str, str]]:
+    """Find a warm epoch, or one from a full data store, that read its store from a device."""
+    read, store, cell = record.counters.device_read_bytes, record.store, record.cell
+    if read is None or cell.backend.is_null:
+        return
+    most = max(_WARM_MOST_BYTES, _WARM_MOST_FRAC * record.payload_bytes)
+    held = cell.share is Share.STORE and not (cell.store_fill is Fill.FIRST_EPOCH and record.epoch == 0)
+    if store is not None and cell.cache == CacheState.WARM:
+        nodes = record.job.nodes if record.job else 1
+        on_disk = max(store.bytes_on_disk, store.file_bytes)
+        most = min(most, nodes * (_WARM_OTHER_BYTES + _WARM_MOST_FRAC * on_disk))
+    if (cell.cache == CacheState.WARM or held) and read > most:
+        called = "warm" if cell.cache == CacheState.WARM else "served from memory"
+        permitted = format_bytes(round(most))
+        yield (
+            "device_read_bytes",
+            f"called {called}, but the device delivered {format_bytes(read)}, and {permitted} are permitted",
+        )
+
+
+def _resident(record: Record) -> Iterator[tuple[str, str]]:
+    """Find a cold or warm state that the counted pages do not show, on any node."""
+    cache, state = record.cache, record.cell.cache
+    assert cache is not None
+    others = [rank.resident_frac_before for rank in (record.job.per_rank if record.job else ()) if rank.node]
+    before = [share for share in (cache.resident_frac_before, *others) if share is not None]
+    after = cache.resident_frac_after
+    if state == CacheState.COLD and before and max(before) > COLD_MAX_FRAC:
+        yield "resident_frac_before", f"called cold with {max(before):.1%} resident"
+    elif state == CacheState.WARM and before and min(before) < WARM_MIN_FRAC:
+        yield "resident_frac_before", f"called warm with {min(before):.1%} resident"
+    elif state == CacheState.WARM and after is not None and after < _WARM_LEFT_FRAC:
+        yield "resident_frac_after", f"called warm, but {after:.1%} was resident after the epoch"
+
+
+def above_limit(record: Record) -> Iterator[tuple[str, str]]:
+    """Find a limited page cache that held more of the store than its limit."""
+    cache, limit = record.cache, record.cell.memory_bytes
+    assert cache is not None
+    if limit is None or record.store is None or wrong_limit(record):
+        return
+    stored = record.store.file_bytes
+    ends = max(cache.resident_frac_before or 0.0, cache.resident_frac_after or 0.0) * stored
+    sampled = max([*(point.resident_frac for point in cache.curve), cache.resident_max_frac or 0.0]) * stored
+    error = min(cache.sampling_error_frac, SAMPLING_ERROR_FRAC) * stored
+    if ends > LIMIT_HEADROOM * limit or sampled > LIMIT_HEADROOM * limit + error:
+        held = format_bytes(round(max(ends, sampled)))
+        yield (
+            "resident_max_frac",
+            f"{held} of the store were resident, above the limit of {format_bytes(limit)}",
+        )
+
+
+def wrong_limit(record: Record) -> bool:
+    """Return whether a record is called limited by another limit than that of its cell."""
+    cache, limit = record.cache, record.cell.memory_bytes
+    if cache is None or cache.verdict is not CacheVerdict.VERIFIED:
+        return False
+    return limit is None or cache.limit_bytes != limit

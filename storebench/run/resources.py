@@ -1,0 +1,207 @@
+"""What a cell needs around its process: rights, memory groups and devices; and what killed commands left behind."""
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from storebench.codecs import any_size
+from storebench.datasets.catalog import any_image_size
+from storebench.errors import UsageError
+from storebench.filesystem import nearest_folder
+from storebench.probes.cgroup import MemoryGroup, ThrottledGroup, find_controller, sweep_groups
+from storebench.probes.loop_mount import own_namespace, why_not
+from storebench.probes.machine import IN_MEMORY, disk_number, mount_of
+from storebench.probes.page_cache import unreachable
+from storebench.record.manifest import Manifest
+from storebench.record.schema import Cell
+from storebench.run.matrix import MODEL_CROPS
+from storebench.run.scenario import Scenario
+from storebench.settings.words import BOUNDED_STATES, CacheState, TrainerData
+from storebench.stores.devices import StoreImage
+from storebench.system.scratch import sweep as sweep_folders
+from storebench.system.scratch import sweep_segments, user_cache_folder
+from storebench.units import format_bytes, number_of
+
+
+def sweep(stores: Path | None = None) -> None:
+    """Remove everything that killed processes of this user left, and end the processes that they had started."""
+    sweep_folders()
+    cache = user_cache_folder()
+    if cache is not None:
+        sweep_folders(cache)
+    if stores is not None:
+        for place in (stores, *stores.glob("*/")):
+            sweep_folders(place)
+    sweep_segments()
+    sweep_groups()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeftOut:
+    """A cell that this machine does not permit."""
+
+    cell: Cell
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Permitted:
+    """Cells that may run here, and those of optional matrices that may not."""
+
+    cells: list[Cell]
+    left_out: list[LeftOut] = field(default_factory=list)
+
+    def lines(self) -> list[str]:
+        """Return one line for each reason why cells are left out."""
+        return [
+            f"{number_of(count, 'cell')} of optional matrices {'is' if count == 1 else 'are'} left out: {reason}"
+            for reason, count in Counter(entry.reason for entry in self.left_out).items()
+        ]
+
+
+def permitted(scenario: Scenario, cells: Sequence[Cell], stores: Path) -> Permitted:
+    """Return the cells that this process may run with stores in `stores`, determined by trying."""
+    refused = optional_refusals(scenario, cells, stores)
+    left_out = [LeftOut(cell=cell, reason=refused[cell].what) for cell in cells if cell in refused]
+    kept = [cell for cell in cells if cell not in refused]
+    if not kept:
+        raise next(iter(refused.values()))
+    return Permitted(cells=kept, left_out=left_out)
+
+
+def refusals(cells: Iterable[Cell], stores: Path) -> dict[Cell, UsageError]:
+    """Return why cells cannot run here, by cell; cells that can run are not included."""
+    listed, folder = list(cells), nearest_folder(stores.resolve())
+    refused: dict[Cell, UsageError] = {}
+    own_device = [cell for cell in listed if cell.readahead_kib is not None]
+    if own_device and (reason := why_not(folder)):
+        error = UsageError(
+            f"read-ahead cannot be set here: {reason}",
+            hint="It needs root and a separate loop device; 'storebench doctor' checks it.",
+        )
+        refused |= dict.fromkeys(own_device, error)
+    bounded = [
+        cell
+        for cell in listed
+        if cell.cache in BOUNDED_STATES and cell.readahead_kib is None and not cell.place.folder
+    ]
+    if bounded and (fstype := mount_of(folder).fstype) in IN_MEMORY:
+        error = UsageError(
+            f"no store can be cold here, nor its cache limited: {fstype} keeps files in memory",
+            where=stores,
+            hint="Name --stores on a disk, or leave cold and limited out of --cache.",
+        )
+        refused |= dict.fromkeys(bounded, error)
+    for cell in listed:
+        if cell.place.folder and not Path(cell.place).is_dir():
+            hint = "Mount the share, or make the folder."
+            refused[cell] = UsageError("there is no such folder", where=cell.place, hint=hint)
+        elif cell.place.folder and (unreached := cache_refusal(cell.cache, Path(cell.place))):
+            refused[cell] = unreached
+    limited = [cell for cell in listed if cell.memory_bytes is not None]
+    throttled = [cell for cell in listed if cell.tier is not None]
+    for held, kind in ((limited, MemoryGroup), (throttled, ThrottledGroup)):
+        try:
+            if held:
+                find_controller(kind)
+        except UsageError as error:
+            refused |= dict.fromkeys(held, error)
+    on_folder = [cell for cell in throttled if cell.readahead_kib is None]
+    if on_folder and disk_number(folder) is None:
+        fstype = mount_of(folder).fstype
+        no_disk = UsageError(f"reads cannot be limited here: {fstype} is on no block device", where=stores)
+        refused |= dict.fromkeys(on_folder, no_disk)
+    return {cell: refused[cell] for cell in listed if cell in refused}
+
+
+def cache_refusal(state: CacheState, folder: Path) -> UsageError | None:
+    """Return why the page cache cannot be in a state for files in `folder`, determined by trying; None if it can."""
+    if state is CacheState.ANY or (reason := unreachable(folder).get(state)) is None:
+        return None
+    return UsageError(f"no cell can be {state} here: {reason}", where=folder, hint="Set cache to 'any'.")
+
+
+def optional_refusals(scenario: Scenario, cells: Iterable[Cell], stores: Path) -> dict[Cell, UsageError]:
+    """Return the `refusals` of cells that may be left out; raise that of any other."""
+    refused = refusals(cells, stores)
+    optional = scenario.optional_cells() if refused else set()
+    for cell, reason in refused.items():
+        if cell not in optional:
+            raise reason
+    return refused
+
+
+def check_size(cell: Cell, store_bytes: int) -> None:
+    """Refuse a limit that a store fits into."""
+    if cell.memory_bytes is not None and cell.memory_bytes >= store_bytes:
+        size = f"{store_bytes / 2**20:,.0f} MiB"
+        raise UsageError(
+            f"a limit of {format_bytes(cell.memory_bytes)} holds the whole store, which has {size}",
+            where=cell.backend.name,
+            hint="Ask for less memory or a larger dataset, or use cache 'warm'.",
+        )
+
+
+def check_parts(cell: Cell, manifest: Manifest) -> None:
+    """Refuse trainers whose parts of a store are too small to train on some samples and hold out others."""
+    shares = 1 if cell.trainer_data is TrainerData.REPLICATED else cell.trainers
+    if cell.trainers > 1 and manifest.count < 2 * shares:
+        raise UsageError(
+            f"{cell.trainers} trainers cannot share {number_of(manifest.count, 'sample')}",
+            where=cell.backend.name,
+            hint="Each trainer needs two: use fewer trainers or more samples.",
+        )
+
+
+def check_network(cell: Cell, manifest: Manifest) -> None:
+    """Refuse a network that crops more than the images of a store have."""
+    crop, shape = MODEL_CROPS.get(cell.model), manifest.dataset.image_shape
+    whole = cell.data.image_size is not None or any_size(manifest.codec)
+    if crop is not None and not whole and min(shape[:2]) < crop:
+        raise UsageError(
+            f"{cell.model} needs images of {crop} x {crop}, and these are {shape[1]} x {shape[0]}",
+            where=cell.data.name,
+            hint="Name another network with --model"
+            + (f", or a size with --image-size, such as {crop}." if any_image_size(cell.data.name) else "."),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """The resources of one cell's process."""
+
+    group: MemoryGroup | None = None
+    tier: ThrottledGroup | None = None
+    image: Path | None = None
+
+    def command(self, command: list[str]) -> list[str]:
+        return command if self.image is None else own_namespace(command)
+
+    def explained(self, failure: str, cell: Cell) -> str:
+        """Return the reason of a failure, with the limit named if the kernel killed a process for it."""
+        if self.group is None or cell.memory_bytes is None:
+            return failure
+        usage = self.group.usage()
+        if not usage.oom_kills:
+            return failure
+        return (
+            f"out of memory: the limit of {format_bytes(cell.memory_bytes)} was too small for the process itself: "
+            f"the kernel killed it when no page cache was left to free; ask for more memory ({failure})"
+        )
+
+
+@contextmanager
+def surroundings(cell: Cell, image: StoreImage | None) -> Iterator[Surroundings]:
+    """Provide the resources of `cell`, and release them when its process has ended."""
+    with contextlib.ExitStack() as removing:
+        group = tier = None
+        if cell.memory_bytes is not None:
+            group = MemoryGroup.create(cell.memory_bytes)
+            removing.callback(group.remove)
+        if cell.tier is not None:
+            tier = ThrottledGroup.create()
+            removing.callback(tier.remove)
+        yield Surroundings(group=group, tier=tier, image=None if image is None else image.image)

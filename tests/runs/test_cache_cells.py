@@ -1,0 +1,196 @@
+"""The cache state of a cell is what was measured: never what was asked for."""
+
+import mmap
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storebench.probes.machine import IN_MEMORY, mount_of
+from storebench.record.schema import Cell
+from tests.support.harness_tools import Bench, cell_records, only_record, scenario
+from tests.support.leftovers import MEMORY, name_in_memory, remove
+
+SMALL: dict[str, Any] = {
+    "dataset": "cifar10",
+    "synthetic": True,
+    "limit": 8000,
+    "batch_size": 500,
+    "model": "none",
+    "compute": "emulated:0.01",
+}
+"""Training is no part of what is counted here, and takes longer than all the rest."""
+SMALL_OPTIONS = (
+    *("-d", "cifar10", "--synthetic", "--limit", "8000", "--batch-size", "500"),
+    *("--model", "none", "--compute", "emulated:0.01"),
+)
+STORE = "cifar10-train-limit8000-synthetic"
+
+NEXT_TO_NOTHING = 0.2
+"""Of the payload. Not 0: a library's page may be needed for the first time, and comes with its readahead."""
+
+HOLD = """
+import mmap, sys
+held = []
+for name in sys.argv[1:]:
+    file = open(name, "rb")
+    held.append(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
+    sum(held[-1][at] for at in range(0, len(held[-1]), mmap.PAGESIZE))
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+pytestmark = pytest.mark.still_pages
+
+
+def small_cell(backend: str, cache: str, **matrix: Any) -> Cell:
+    [cell] = scenario(**{**SMALL, **matrix}, backends=[backend], cache=cache).cells()
+    return cell
+
+
+@pytest.fixture
+def on_disk(bench: Bench) -> None:
+    mount = mount_of(bench.root)
+    if mount.fstype in IN_MEMORY or mount.device is None:
+        pytest.skip(f"the temporary folder is on {mount.fstype}: a disk is needed (pytest --basetemp)")
+
+
+@pytest.mark.parametrize(
+    ("backend", "limit"),
+    [
+        ("lmdb", 8000),
+        pytest.param("hdf5", 8000, marks=pytest.mark.full),
+        pytest.param("leveldb", 8000, marks=pytest.mark.full),
+        ("png", 500),
+    ],
+)
+def test_a_cold_cell_begins_with_nothing_resident_and_reads_the_device(
+    backend: str, limit: int, on_disk: None, bench: Bench, run_folder: Path
+) -> None:
+    record = only_record(small_cell(backend, "cold", limit=limit), bench.stores, run_folder)
+    assert record.cache is not None
+    assert record.status == "ok", record.failure
+    assert (record.cache.requested, record.cache.verdict) == ("cold", "verified")
+    assert record.cache.resident_frac_before is not None
+    assert record.cache.resident_frac_before <= 0.01
+    assert record.cache.resident_frac_after is not None
+    assert record.cache.resident_frac_after > record.cache.resident_frac_before
+    assert record.cache.method.startswith("fadvise+")
+    assert record.cache.applies_to == "epoch"
+    assert record.counters.device_read_bytes is not None
+    assert record.counters.device_read_bytes >= 0.9 * record.payload_bytes
+    assert record.cold_rates
+    assert record.cache.curve[-1].asked_frac == 1.0
+    assert record.counters.read_amplification == pytest.approx(
+        record.counters.device_read_bytes / record.payload_bytes
+    )
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_warm_cell_begins_resident_and_reads_next_to_nothing(
+    workers: int, on_disk: None, bench: Bench, run_folder: Path
+) -> None:
+    record = only_record(small_cell("lmdb", "warm", workers=workers), bench.stores, run_folder)
+    assert record.cache is not None
+    assert (record.cache.requested, record.cache.verdict) == ("warm", "verified")
+    assert record.cache.resident_frac_before is not None
+    assert record.cache.resident_frac_before >= 0.99
+    assert record.counters.read_amplification is not None
+    assert record.counters.read_amplification < NEXT_TO_NOTHING
+    assert record.counters.minor_faults
+    assert record.counters.cpu_user_s
+    assert record.counters.peak_rss_bytes
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_every_epoch_of_a_cold_cell_begins_cold(
+    workers: int, on_disk: None, bench: Bench, run_folder: Path
+) -> None:
+    # LMDB maps its file: what the first epoch touched could not be evicted from under the open reader.
+    cell = small_cell("lmdb", "cold", epochs=2, workers=workers)
+    for record in cell_records(cell, bench.stores, run_folder):
+        assert record.cache is not None
+        assert record.cache.verdict == "verified", record.cache.reason
+        assert record.counters.device_read_bytes
+
+
+def test_any_claims_nothing_and_is_counted_all_the_same(bench: Bench, run_folder: Path) -> None:
+    record = only_record(small_cell("lmdb", "any"), bench.stores, run_folder)
+    assert record.cache is not None
+    assert record.cache.verdict == "unverified"
+    assert record.cache.resident_frac_before is not None
+    assert "no cache state was requested" in record.cache.reason
+
+
+@pytest.mark.parametrize("backend", ["memory:python", "memory:native", "memory:shared", "lmdb:shared"])
+def test_with_held_pixels_the_cache_state_applies_to_the_opening(
+    backend: str, on_disk: None, bench: Bench, run_folder: Path
+) -> None:
+    record = only_record(small_cell(backend, "cold"), bench.stores, run_folder)
+    assert record.cache is not None
+    assert record.cache.applies_to == "open"
+    assert record.cache.verdict == "verified"
+    assert record.open_s > 0
+    assert record.counters.read_amplification is not None
+    assert record.counters.read_amplification < NEXT_TO_NOTHING
+
+
+@pytest.fixture
+def held(bench: Bench, run_folder: Path) -> Iterator[int]:
+    """Map the LMDB file in another process and touch every page of it, so that no eviction can work."""
+    only_record(small_cell("lmdb", "any"), bench.stores, run_folder)
+    file = bench.stores / STORE / "lmdb+raw"
+    files = [str(path) for path in file.rglob("*.mdb") if path.stat().st_size > mmap.PAGESIZE * 4]
+    assert files
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, *files], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"ready\n"
+        yield holder.pid
+        assert holder.stdin is not None
+        holder.stdin.close()
+
+
+@pytest.mark.full
+def test_a_mapped_store_cannot_be_cold_and_fails_its_cell_alone(
+    held: int, on_disk: None, bench: Bench, tmp_path: Path
+) -> None:
+    done, records = bench.run("lmdb", "hdf5", *SMALL_OPTIONS, "--cache", "cold", out=tmp_path / "run")
+    assert done.returncode == 5
+    by = {record["cell"]["backend"]: record for record in records}
+    assert by["lmdb"]["status"] == "failed"
+    assert by["lmdb"]["cache"]["requested"] == "cold"
+    assert by["lmdb"]["cache"]["verdict"] == "failed"
+    assert by["lmdb"]["cache"]["resident_frac_before"] > 0.5
+    assert f"mapped by pid {held} (" in by["lmdb"]["failure"]
+    assert by["lmdb"]["steps"] == 0
+    assert by["hdf5"]["status"] == "ok"
+    assert by["hdf5"]["cache"]["verdict"] == "verified"
+    assert f"pid {held}" in done.stderr.splitlines()[-1]
+
+
+def test_on_tmpfs_a_cold_cell_fails_because_cold_cannot_exist_there(bench: Bench, run_folder: Path) -> None:
+    if not MEMORY.is_dir() or mount_of(MEMORY).fstype != "tmpfs":
+        pytest.skip(f"no tmpfs on {MEMORY}")
+    stores = name_in_memory()
+    try:
+        record = only_record(small_cell("lmdb", "cold", max_steps=1), stores, run_folder)
+    finally:
+        remove(stores)
+    assert record.status == "failed"
+    assert record.failure is not None
+    assert "cold cannot exist on tmpfs" in record.failure
+    assert record.steps == 0
+
+
+def test_a_cold_cell_of_a_store_that_is_too_small_asks_for_more_samples(
+    on_disk: None, bench: Bench, run_folder: Path
+) -> None:
+    record = only_record(small_cell("lmdb", "cold", limit=60, batch_size=20), bench.stores, run_folder)
+    assert record.status == "failed"
+    assert record.failure is not None
+    assert "use more samples (--size N extends a dataset)" in record.failure

@@ -1,0 +1,327 @@
+"""Cells of several ranks, by the command line: real torchrun jobs, their records, their faults, and what they leave."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from storebench.ranks.group import Group, join
+from storebench.ranks.membership import Membership
+from storebench.record.lines import LOGS_DIR, read_records
+from storebench.record.schema import CacheVerdict, Cell, Record
+from storebench.run.launch import answer_of
+from storebench.run.resources import Surroundings
+from storebench.system.scratch import SEGMENTS, scratch_folder
+from storebench.worker.job import CellJob
+from tests.support.harness_tools import (
+    SMALL,
+    Bench,
+    busy_run,
+    cell_job,
+    scenario,
+    started,
+    survivors,
+    wait_for,
+)
+from tests.support.quick_cli import RANKS, import_now
+from tests.support.rank_cells import NAMED_S, failure_of_stuck_job
+from tests.support.warm_cells import warm_cells
+
+TWO_RANKS = ("--ranks", "2", "--threads", "1")
+
+ENDS_S = 60
+"""A job that lost a rank ends well within this time, even on a busy machine; it does not run into its time limit."""
+
+
+def storebench_processes() -> list[psutil.Process]:
+    """Return the agents and ranks that still run: descendants of this process, and orphaned copies."""
+    found = []
+    below = {process.pid for process in psutil.Process().children(recursive=True)}
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            words = set(process.cmdline())
+            fresh = process.pid in below and {"storebench.ranks.agent", "storebench.worker"} & words
+            if fresh or (process.ppid() == 1 and "tests.support.quick_cli" in words):
+                found.append(process)
+    return found
+
+
+@pytest.fixture
+def here(bench: Bench, temporary: Path) -> Bench:
+    """Return the command line with a folder for temporary files of its own."""
+    return dataclasses.replace(bench, env={**bench.env, "TMPDIR": str(temporary)})
+
+
+@pytest.fixture
+def tidy(here: Bench, temporary: Path) -> Iterator[None]:
+    """Check that a test leaves no file and no process."""
+    yield
+    assert list(temporary.iterdir()) == []
+    assert survivors(storebench_processes()) == []
+
+
+def only(records: list[Record]) -> Record:
+    [record] = records
+    return record
+
+
+def two_ranks() -> Cell:
+    [cell] = scenario(
+        dataset="mnist", limit=16, synthetic=True, model="tiny", backends=["lmdb"], ranks=2
+    ).cells()
+    return cell
+
+
+HANGING_COPY = pytest.mark.flaky(reruns=1, only_rerun=["no answer after 60 s"])
+"""A copy of this process, which has threads, was seen once to hang before it did anything: such a test runs again."""
+
+
+def answer_in_copies(job: CellJob, folder: Path) -> dict[str, Any]:
+    """Return the answer of a job that is run by this process, in copies of it."""
+    import_now(RANKS)
+    with warm_cells():
+        return answer(job, folder)
+
+
+def answer(job: CellJob, folder: Path) -> dict[str, Any]:
+    """Return the answer of a job that is run by this process, in fresh interpreters."""
+    with scratch_folder("replicate") as scratch:
+        job = dataclasses.replace(job, out=scratch / "out.json", tables=scratch)
+        return answer_of(job, scratch, folder / "log", Surroundings(), 60)
+
+
+def test_a_job_of_two_ranks_is_one_record(here: Bench, tidy: None, tmp_path: Path) -> None:
+    """Use fresh interpreters: the ranks of most other tests are copies of the process that started them."""
+    words = (
+        "lmdb",
+        *SMALL,
+        *TWO_RANKS,
+        "--stores",
+        here.stores,
+        "--out",
+        tmp_path / "run",
+        "--json",
+    )
+    with started(here, "run", *words) as process:
+        _, error = process.communicate(timeout=120)
+    assert process.returncode == 0, error
+    record = only(read_records(tmp_path / "run"))
+    assert record.cell.ranks == 2
+    assert record.coverage is not None
+    assert record.coverage.complete
+    assert not list((tmp_path / "run" / LOGS_DIR).iterdir()), "a job that works prints nothing"
+
+
+def test_one_rank_by_torchrun_trains_as_a_plain_process(bench: Bench, tmp_path: Path) -> None:
+    [cell] = scenario(dataset="mnist", limit=64, synthetic=True, model="tiny", backends=["lmdb"]).cells()
+    job = cell_job(cell, bench.stores, tmp_path)
+    answers = [
+        answer_in_copies(dataclasses.replace(job, torchrun=torchrun), tmp_path) for torchrun in (False, True)
+    ]
+    losses = [answer["records"][0]["digests"]["loss"] for answer in answers]
+    assert losses[0] == losses[1] is not None
+
+
+def test_the_cache_is_prepared_once_per_node_for_all_ranks(here: Bench, tidy: None, tmp_path: Path) -> None:
+    words = ("planted", *SMALL, *TWO_RANKS, "--cache", "cold", "--epochs", "2")
+    done = here.cli("run", *words, "--stores", tmp_path / "stores", "--out", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    records = read_records(tmp_path / "run")
+    assert [record.epoch for record in records] == [0, 1]
+    for record in records:
+        assert record.cache is not None
+        assert (record.cache.verdict, record.cache.resident_frac_before) == (CacheVerdict.VERIFIED, 0.0)
+
+
+def test_a_rank_that_is_killed_fails_its_cell_alone(here: Bench, tidy: None, tmp_path: Path) -> None:
+    faulty = dataclasses.replace(here, env={**here.env, "PLANTED_RANK_FAULT": "1:kill"})
+    words = (
+        "planted:faulty-rank",
+        "null",
+        *SMALL,
+        *TWO_RANKS,
+        "--stores",
+        here.stores,
+        "--out",
+        tmp_path / "run",
+    )
+    done = faulty.cli("run", *words)
+    assert done.returncode == 5
+    by = {record.cell.backend.format: record for record in read_records(tmp_path / "run")}
+    assert not by["null"].failed, by["null"].failure
+    failure = by["planted"].failure or ""
+    assert failure.startswith("rank 1 on node 0: it was killed by SIGKILL; see logs/")
+
+
+@pytest.mark.full
+def test_a_bug_on_one_rank_is_told_once_with_its_log(here: Bench, tidy: None, tmp_path: Path) -> None:
+    faulty = dataclasses.replace(here, env={**here.env, "PLANTED_RANK_FAULT": "1:bug"})
+    words = ("planted:faulty-rank", *SMALL, *TWO_RANKS)
+    done = faulty.cli("run", *words, "--stores", here.stores, "--out", tmp_path / "run")
+    assert done.returncode == 5
+    failure = only(read_records(tmp_path / "run")).failure or ""
+    said = "rank 1 on node 0: unexpected error: ZeroDivisionError: a bug in somebody's reader; see logs/"
+    assert failure.startswith(said)
+    log = (tmp_path / "run" / failure.rpartition(" ")[2]).read_text()
+    assert "--- local rank 1, stderr ---\n" in log
+    assert "ZeroDivisionError: a bug in somebody's reader" in log
+    assert "Traceback" not in done.stderr
+
+
+def test_a_rank_that_hangs_is_named_by_the_scenarios_limit(here: Bench, tidy: None, tmp_path: Path) -> None:
+    failure = failure_of_stuck_job(here, tmp_path, "planted:faulty-rank", "1:stop")
+    ended = time.time()
+    said = r"rank 1 on node 0 made no progress for [\d.]+ s during epoch 0; its process is stopped"
+    assert re.match(said, failure), failure
+    [begun] = (tmp_path / "stores").glob("*/begun-*")
+    assert ended - begun.stat().st_mtime < 4 + NAMED_S
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_log_says_where_a_rank_hangs(here: Bench, tidy: None, tmp_path: Path, workers: int) -> None:
+    """In the rank itself, or in the process that makes its batches."""
+    failure = failure_of_stuck_job(here, tmp_path, "planted:faulty-rank", "1:hang", workers=workers)
+    assert "made no progress for 4 s" in failure
+    log = (tmp_path / "run" / failure.rpartition(" ")[2]).read_text()
+    stacks = log.partition("--- local rank 1, stderr ---\n")[2]
+    assert re.search(r'File ".*", line \d+ in _fetch_into', stacks), log
+
+
+def test_a_rank_that_finds_no_store_is_named(bench: Bench, tmp_path: Path) -> None:
+    job = dataclasses.replace(cell_job(two_ranks(), bench.stores, tmp_path), store=tmp_path / "nothing")
+    failure = answer(job, tmp_path)["failure"]
+    assert failure.startswith("rank ")
+    assert f" on node 0: {tmp_path / 'nothing'}: " in failure
+
+
+@HANGING_COPY
+def test_a_rank_that_cannot_reach_the_rendezvous_is_named(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def misled(me: Membership, *args: Any, **kinds: Any) -> Group:
+        if me.rank == 1:
+            os.environ["MASTER_PORT"] = "1"
+        return join(me, *args, **kinds, connect_s=1)
+
+    monkeypatch.setattr("storebench.worker.rank.join", misled)
+    failure = answer_in_copies(cell_job(two_ranks(), bench.stores, tmp_path), tmp_path)["failure"]
+    assert failure.startswith("rank 1 on node 0: the rendezvous at 127.0.0.1:1 cannot be reached within 1 s")
+
+
+def shared_files(pid: int) -> set[Path]:
+    """Return the files in /dev/shm that a process maps."""
+    lines = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8").splitlines()
+    paths = {Path(line.split(maxsplit=5)[5]) for line in lines if str(SEGMENTS) in line}
+    return {path for path in paths if path.exists()}
+
+
+@pytest.mark.full
+def test_a_rank_killed_from_outside_leaves_no_shared_memory(here: Bench, tidy: None, tmp_path: Path) -> None:
+    words = ("run", "memory:shared", *SMALL, *TWO_RANKS, "--compute", "emulated:300000")
+    with started(here, *words, "--stores", here.stores, "--out", tmp_path / "run") as process:
+        [victim, *_] = wait_for(lambda: ranks_that_map_segments(process.pid))
+        files = shared_files(victim.pid)
+        assert files
+        victim.kill()
+        killed_at = time.monotonic()
+        _, error = process.communicate(timeout=ENDS_S)
+        assert time.monotonic() - killed_at < NAMED_S
+    assert process.returncode == 5, error
+    assert "it was killed by SIGKILL" in (only(read_records(tmp_path / "run")).failure or "")
+    assert [path for path in files if path.exists()] == []
+
+
+def ranks_that_map_segments(pid: int) -> list[psutil.Process]:
+    """Return the ranks of a command, once both map a segment."""
+    found = []
+    for process in psutil.Process(pid).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess, OSError):
+            if (
+                "storebench.worker" in process.cmdline()
+                and "RANK" in process.environ()
+                and shared_files(process.pid)
+            ):
+                found.append(process)
+    return found if len(found) == 2 else []
+
+
+def test_an_interrupt_ends_every_rank(here: Bench, tidy: None, tmp_path: Path) -> None:
+    with busy_run(here, tmp_path, 1, *TWO_RANKS) as (process, _):
+        wait_for(lambda: len(list((tmp_path / "stores").glob("*/begun-*"))) == 2)
+        family = psutil.Process(process.pid).children(recursive=True)
+        assert len(family) >= 5, "an agent, two ranks, and a worker of each"
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate(timeout=30)
+        assert process.returncode == 130
+        assert "Traceback" not in error
+        assert survivors(family) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--ranks", "0"), "--ranks"),
+        (("--ranks", "2", "--device", "cuda:1"), "with ranks the device is 'cuda'"),
+        (("--ranks", "two"), "'two' is not a whole number"),
+    ],
+)
+def test_ranks_that_make_no_sense_are_refused(words: tuple[str, ...], said: str, bench: Bench) -> None:
+    done = bench.cli("run", "lmdb", *SMALL, *words, "--dry-run")
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
+def test_ranks_are_an_axis_and_counted_in_the_plan(bench: Bench) -> None:
+    done = bench.cli("run", "lmdb", *SMALL, "--ranks", "1,2,4", "--dry-run", "--json")
+    assert done.returncode == 0, done.stderr
+    assert [cell["ranks"] for cell in json.loads(done.stdout)["cells"]] == [1, 2, 4]
+
+
+GAMES = ("--trainers", "2", "--tournament-steps", "1")
+
+
+def test_a_rank_that_is_killed_in_a_game_ends_its_job(here: Bench, tidy: None, tmp_path: Path) -> None:
+    faulty = dataclasses.replace(here, env={**here.env, "PLANTED_RANK_FAULT": "1:kill"})
+    words = ("planted:faulty-game", *SMALL, *TWO_RANKS, *GAMES, "--stores", here.stores)
+    began = time.monotonic()
+    done = faulty.cli("run", *words, "--out", tmp_path / "run")
+    assert done.returncode == 5
+    assert time.monotonic() - began < ENDS_S
+    failure = only(read_records(tmp_path / "run")).failure or ""
+    assert failure.startswith("rank 1 on node 0: it was killed by SIGKILL; see logs/")
+
+
+@pytest.mark.full
+def test_a_rank_that_hangs_in_a_game_is_named(here: Bench, tidy: None, tmp_path: Path) -> None:
+    games = {"trainers": 2, "tournament_steps": 1}
+    failure = failure_of_stuck_job(here, tmp_path, "planted:faulty-game", "1:stop", **games)
+    said = "rank 1 on node 0 made no progress for 4 s during tournament 0; its process is stopped"
+    assert failure.startswith(said)
+
+
+def test_trainers_and_seeds_are_axes(bench: Bench) -> None:
+    words = ("--ranks", "4", "--trainers", "1,2", "--tournament-steps", "0,5", "--seed", "7,8")
+    done = bench.cli("run", "lmdb", *SMALL, *words, "--dry-run", "--json")
+    assert done.returncode == 0, done.stderr
+    cells = [
+        (cell["trainers"], cell["tournament_steps"], cell["seed"])
+        for cell in json.loads(done.stdout)["cells"]
+    ]
+    assert cells == [(1, 0, 7), (1, 0, 8), (2, 0, 7), (2, 0, 8), (2, 5, 7), (2, 5, 8)]
+
+
+def test_trainers_with_too_few_samples_are_refused(bench: Bench, tmp_path: Path) -> None:
+    words = ("--ranks", "9", "--trainers", "9", "--stores", bench.stores, "--out", tmp_path / "run")
+    done = bench.cli("run", "lmdb", *SMALL, *words)
+    assert done.returncode == 2
+    assert "9 trainers cannot share 16 samples" in done.stderr
+    assert not (tmp_path / "run").exists()

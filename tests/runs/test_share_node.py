@@ -1,0 +1,349 @@
+"""One reader per node: the same training as with one reader per rank, requests by one rank only, and its failure."""
+
+import contextlib
+import dataclasses
+import functools
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from storebench.formats.reads.planned import Turns
+from storebench.loading.batch import EpochPlan, LoadedBatch
+from storebench.ranks import node_loader
+from storebench.ranks.group import Group
+from storebench.ranks.node_loader import Line
+from storebench.record.lines import read_records
+from storebench.record.schema import Record
+from storebench.system.scratch import SEGMENTS
+from storebench.worker.job import CellJob
+from storebench.worker.replicate import run as run_replicate
+from storebench.worker.setup import Setup
+from tests.support.harness_tools import SAMPLES, SMALL, Bench, cell_job, run_folder_in, wait_for
+from tests.support.planted_plugin import SLEEP_S
+from tests.support.rank_cells import (
+    NAMED_S,
+    RankRun,
+    assert_sound,
+    failure_of_stuck_job,
+    ranked_cell,
+    run_ranks,
+)
+
+RANKS, BATCH = 3, 11
+"""200 samples of MNIST are 6 steps of 33 and one of 2, so the last rank has none in the last step."""
+
+PAYLOAD = 28 * 28
+SHARED = ("--ranks", "2", "--threads", "1", "--share", "node")
+
+
+def small(backend: str, **matrix: Any) -> Any:
+    return ranked_cell(backend, **({"limit": SAMPLES} | matrix))
+
+
+IN_LOOP: dict[str, Any] = {"workers": 0}
+BY_THREAD: dict[str, Any] = {"workers": 1, "loader": "threads"}
+
+
+@pytest.fixture(scope="module")
+def alone_from(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], RankRun]:
+    """Let each rank read for itself, once from each backend."""
+
+    @functools.cache
+    def alone_from(backend: str) -> RankRun:
+        return run_ranks(small(backend), bench, run_folder_in(tmp_path_factory.mktemp("alone"), bench))
+
+    return alone_from
+
+
+def requested(found: RankRun) -> list[int | None]:
+    return [rank.requested_bytes for rank in found.job.per_rank]
+
+
+@pytest.mark.parametrize(
+    "backend",
+    ["lmdb:direct", *(pytest.param(name, marks=pytest.mark.full) for name in ("png", "lmdb", "hdf5"))],
+)
+def test_losses_are_bit_identical_to_those_of_a_reader_per_rank(
+    backend: str, alone_from: Callable[[str], RankRun], bench: Bench, run_folder: Path
+) -> None:
+    alone = alone_from(backend)
+    shared = run_ranks(small(backend, share="node"), bench, run_folder)
+    assert_sound(shared, run_folder)
+    assert shared.losses.tobytes() == alone.losses.tobytes()
+    assert shared.record.digests == alone.record.digests
+    assert shared.record.coverage is not None
+    assert shared.record.coverage.unique == SAMPLES
+    assert shared.record.coverage.timed_checked >= 64
+    whole = alone.record.payload_bytes
+    assert requested(shared) == [whole, 0, 0]
+    assert None not in requested(alone)
+    assert min(one or 0 for one in requested(alone)) > 0
+    assert (shared.record.payload_bytes, sum(one or 0 for one in requested(alone))) == (whole, whole)
+
+
+@pytest.mark.full
+def test_a_thread_beside_the_loop_reads_the_same_while_ranks_compute(
+    alone_from: Callable[[str], RankRun], bench: Bench, run_folder: Path, plugged: None
+) -> None:
+    alone = alone_from("lmdb")
+    beside = run_ranks(small("lmdb", share="node", **BY_THREAD), bench, run_folder)
+    assert_sound(beside, run_folder)
+    assert beside.losses.tobytes() == alone.losses.tobytes()
+    assert beside.record.digests == alone.record.digests
+    assert requested(beside) == [alone.record.payload_bytes, 0, 0]
+    longer = f"emulated:{1000 * (SLEEP_S + 0.02):g}"
+    cell = small("planted:slow", share="node", compute=longer, model="none", max_steps=5, **BY_THREAD)
+    hidden = run_ranks(cell, bench, run_folder)
+    assert_sound(hidden, run_folder)
+    for rank in hidden.job.per_rank:
+        assert rank.data_wait_s < 0.6 * 5 * SLEEP_S, "only the first of five batches is waited for"
+
+
+def test_each_node_has_a_reader_of_its_own(bench: Bench, run_folder: Path) -> None:
+    alone = run_ranks(small("lmdb", ranks=4, batch_size=9), bench, run_folder)
+    shared = run_ranks(small("lmdb", ranks=4, batch_size=9, share="node"), bench, run_folder, nodes=2)
+    assert_sound(shared, run_folder)
+    assert shared.losses.tobytes() == alone.losses.tobytes()
+    assert shared.record.digests == alone.record.digests
+    assert shared.job.nodes == 2
+    sizes = [rank.samples * PAYLOAD for rank in shared.job.per_rank]
+    assert requested(shared) == [sizes[0] + sizes[1], 0, sizes[2] + sizes[3], 0]
+    assert shared.record.reader_notes["share"] == "one reader for 2 ranks"
+
+
+def test_ranks_that_get_the_pieces_of_each_other_fail_the_job(
+    bench: Bench, run_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send = Line.send
+    held: list[tuple[Line, Any]] = []
+
+    def swapped(self: Line, message: Any) -> None:
+        if not isinstance(message, node_loader._Piece):
+            send(self, message)
+            return
+        held.append((self, message))
+        if len(held) == RANKS - 1:
+            (first, one), (second, other) = held
+            held.clear()
+            full = len(one.indices) == len(other.indices)
+            send(first, other if full else one)
+            send(second, one if full else other)
+
+    monkeypatch.setattr(Line, "send", swapped)
+    found = run_ranks(small("lmdb", share="node"), bench, run_folder)
+    assert found.record.coverage is not None
+    assert found.record.coverage.complete, "each sample was served once, to the wrong rank"
+    assert "rank 1 was not served the samples of its plan" in (found.record.failure or "")
+
+
+def test_ranks_without_a_sample_in_the_middle_of_an_epoch_are_served(bench: Bench, run_folder: Path) -> None:
+    cell = small("lmdb", share="node", compute="none", model="none", passes=4)
+    found = run_ranks(cell, bench, run_folder)
+    assert_sound(found, run_folder)
+    assert (found.job.total_samples, found.job.duplicates) == (4 * SAMPLES, 0)
+    by_rank = found.steps["samples"].reshape(-1, RANKS)
+    assert by_rank[6::7].tolist() == [[1, 1, 0]] * 4
+
+
+def held_of(store: Path) -> set[str]:
+    """Return the files of a store, and of POSIX shared memory, that this process has open or maps."""
+    links = []
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # that of the listing itself is gone
+            links.append(str(link.readlink()))
+    lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+    maps = [line.split(maxsplit=5)[5] for line in lines if len(line.split(maxsplit=5)) > 5]
+    return {name for name in (*links, *maps) if name.startswith((str(store), str(SEGMENTS)))}
+
+
+def mapped_bytes() -> int:
+    """Return the size of the shared memory for batches that this process maps."""
+    lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+    spans = [line.split()[0].split("-") for line in lines if "memfd:storebench" in line]
+    return sum(int(end, 16) - int(start, 16) for start, end in spans)
+
+
+def watching(group: Group, *, job: CellJob) -> tuple[list[Record], tuple[set[str], set[int]]]:
+    """Run a rank; note the files of the store and the shared memory that it holds while it trains.
+
+    What it inherited from the process of the tests, which may have mapped memory of multiprocessing, is not its own.
+    """
+    inherited = held_of(job.store)
+    setup = Setup.of(job, group=group)
+    serve, held, sizes = setup.loader.epoch, set[str](), set[int]()
+
+    def watched(plan: EpochPlan) -> Iterator[LoadedBatch]:
+        for batch in serve(plan):
+            held.update(held_of(job.store) - inherited)
+            sizes.add(mapped_bytes())
+            yield batch
+
+    setup.loader.epoch = watched  # type: ignore[method-assign]
+    return run_replicate(setup), (held, sizes)
+
+
+def test_other_ranks_hold_two_batches_without_a_name_and_no_store(bench: Bench, run_folder: Path) -> None:
+    found = run_ranks(small("lmdb", share="node", max_steps=4), bench, run_folder, watching)
+    assert_sound(found, run_folder)
+    (reads, _), *guests = found.notes
+    assert any(name.endswith("data.mdb") for name in reads)
+    assert [held for held, _ in guests] == [set(), set()]
+    two_batches = 2 * RANKS * BATCH * PAYLOAD
+    for _, sizes in found.notes:
+        [size] = sizes
+        assert two_batches <= size <= two_batches + 2 * 4096
+
+
+@pytest.mark.full
+def test_every_rank_waits_for_a_slow_reader(bench: Bench, run_folder: Path, plugged: None) -> None:
+    cell = small("planted:slow", share="node", compute="none", model="none", max_steps=4)
+    found = run_ranks(cell, bench, run_folder)
+    assert_sound(found, run_folder)
+    for rank in found.job.per_rank:
+        assert rank.data_wait_s > 0.5 * 4 * SLEEP_S
+    assert found.record.fetch_s > 4 * SLEEP_S
+
+
+LATE_S = 0.020
+
+
+def late_guest(group: Group, *, job: CellJob) -> tuple[list[Record], None]:
+    """Run a rank; the last one takes its time over every batch."""
+    setup = Setup.of(job, group=group)
+    serve = setup.loader.epoch
+
+    def late(plan: EpochPlan) -> Iterator[LoadedBatch]:
+        for batch in serve(plan):
+            yield batch
+            time.sleep(LATE_S)
+
+    if group.membership.rank == RANKS - 1:
+        setup.loader.epoch = late  # type: ignore[method-assign]
+    return run_replicate(setup), None
+
+
+@pytest.mark.parametrize("way", [IN_LOOP, BY_THREAD], ids=["in the loop", "by a thread"])
+def test_no_batch_is_overwritten_before_every_rank_has_used_it(
+    way: dict[str, Any], bench: Bench, run_folder: Path
+) -> None:
+    """The reader and the other ranks wait for room: the reader is at most two batches ahead."""
+    cell = small("lmdb", share="node", compute="none", model="none", passes=2, **way)
+    found = run_ranks(cell, bench, run_folder, late_guest)
+    assert_sound(found, run_folder)
+    waits = np.array([rank.data_wait_s for rank in found.job.per_rank])
+    late_s = (found.record.steps - 2) * LATE_S
+    assert (waits > 0.5 * late_s).all()
+
+
+@pytest.mark.still_pages
+def test_a_cold_store_is_read_by_one_rank(bench: Bench, run_folder: Path) -> None:
+    cell = small("lmdb:direct", share="node", cache="cold", compute="none", model="none")
+    found = run_ranks(cell, bench, run_folder)
+    assert_sound(found, run_folder)
+    first, *others = (rank.device_read_bytes for rank in found.job.per_rank)
+    if first is None:
+        pytest.skip("the kernel does not count reads here")
+    assert first >= 0.9 * found.record.payload_bytes
+    assert all(one is not None and one < 0.1 * first for one in others)
+    assert found.record.cold_rates
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("lmdb", "--share", "node"), "share is for jobs of several ranks: set ranks as well"),
+        (("lmdb", *SHARED, "--workers", "2"), "share 'node' has one reader per node"),
+        (("memory:native", *SHARED), "memory:native has no cell with share 'node'"),
+        (("lmdb", "--ranks", "2", "--share", "all"), "'none', 'node' or 'store'"),
+    ],
+    ids=["one rank", "workers", "held in memory", "unknown word"],
+)
+def test_what_cannot_be_shared_is_one_line_before_anything_is_built(
+    words: tuple[str, ...], said: str, bench: Bench, tmp_path: Path
+) -> None:
+    done = bench.cli("run", *words, *SMALL, "--stores", tmp_path / "stores", "--out", tmp_path / "run")
+    assert done.returncode == 2
+    [line] = done.stderr.splitlines()
+    assert said in line
+    assert not (tmp_path / "stores").exists()
+
+
+@pytest.mark.parametrize("fault", ["kill", pytest.param("bug", marks=pytest.mark.full)])
+def test_a_reader_that_dies_ends_the_job_with_its_name(
+    fault: str, bench: Bench, temporary: Path, tmp_path: Path
+) -> None:
+    env = {**bench.env, "TMPDIR": str(temporary), "PLANTED_RANK_FAULT": f"0:{fault}"}
+    faulty = dataclasses.replace(bench, env=env)
+    words = ("planted:faulty-rank", *SMALL, *SHARED, "--stores", tmp_path / "stores")
+    done = faulty.cli("run", *words, "--out", tmp_path / "run")
+    ended = time.time()
+    [begun] = (tmp_path / "stores").glob("*/begun-*")
+    assert ended - begun.stat().st_mtime < NAMED_S
+    assert done.returncode == 5
+    [record] = read_records(tmp_path / "run")
+    said = {"kill": "it was killed by SIGKILL", "bug": "unexpected error: ZeroDivisionError"}[fault]
+    assert (record.failure or "").startswith(f"rank 0 on node 0: {said}")
+    assert list(temporary.iterdir()) == []
+
+
+HELD_S = 0.3
+
+
+def begun_by(run: Path, rank: int) -> Path:
+    """Return the file that exists once the timed epoch of a rank has begun."""
+    return run / f"begun-{rank}"
+
+
+def telling(group: Group, *, job: CellJob) -> tuple[list[Record], None]:
+    """Run a rank, and create a file when its timed epoch begins."""
+    setup = Setup.of(job, group=group)
+    serve = setup.loader.epoch
+
+    def told(plan: EpochPlan) -> Iterator[LoadedBatch]:
+        begun_by(job.run, group.membership.rank).touch()
+        yield from serve(plan)
+
+    setup.loader.epoch = told  # type: ignore[method-assign]
+    return run_replicate(setup), None
+
+
+def hold_turn(turns: Turns, begun: Sequence[Path], held: threading.Event) -> None:
+    """Hold a turn until a moment after the epoch has begun on every rank."""
+    with turns.one():
+        held.set()
+        wait_for(lambda: all(file.exists() for file in begun))
+        time.sleep(HELD_S)
+
+
+@pytest.mark.still_pages
+@pytest.mark.parametrize("share", ["none", "node"])
+def test_readers_of_ranks_wait_for_their_turn(share: str, bench: Bench, run_folder: Path) -> None:
+    backend = "lmdb:direct?readers_at_a_time=1"
+    cell = small(backend, share=share, cache="cold", compute="none", model="none", ranks=2)
+    store = cell_job(cell, bench.stores, run_folder).store
+    turns, held = Turns(store / "data.mdb", 1), threading.Event()
+    begun = [begun_by(run_folder, rank) for rank in range(2)]
+    holder = threading.Thread(target=hold_turn, args=(turns, begun, held))
+    holder.start()
+    try:
+        wait_for(held.is_set)
+        found = run_ranks(cell, bench, run_folder, telling)
+    finally:
+        for file in begun:
+            file.touch()
+        holder.join()
+        turns.close()
+    assert_sound(found, run_folder)
+    waits = found.steps["data_wait_ns"].reshape(-1, 2)[0] / 1e9
+    assert (waits > 0.8 * HELD_S).all()
+
+
+@pytest.mark.full
+def test_a_reader_that_hangs_is_named_and_not_those_that_wait_for_it(bench: Bench, tmp_path: Path) -> None:
+    failure = failure_of_stuck_job(bench, tmp_path, "planted:faulty-rank", "0:stop", share="node")
+    assert failure.startswith("rank 0 on node 0 made no progress for 4 s during epoch 0")

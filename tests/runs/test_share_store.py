@@ -1,0 +1,384 @@
+"""A data store in memory: the same training as with ranks that read separately, without reads once it is full."""
+
+import dataclasses
+import functools
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import psutil
+import pytest
+
+from storebench.analysis.checks.records import validate_records
+from storebench.errors import CellFailedError
+from storebench.probes.page_count import Residency, resident
+from storebench.ranks.group import Group, lost_another
+from storebench.ranks.heartbeat import Position
+from storebench.ranks.memory import check_room, needed_bytes
+from storebench.record.lines import RECORDS_NAME, read_records
+from storebench.record.manifest import Manifest
+from storebench.record.schema import CacheVerdict, Cell, DataStoreFacts, Record
+from storebench.worker.job import CellJob
+from storebench.worker.replicate import run as run_replicate
+from storebench.worker.setup import Setup
+from tests.support.harness_tools import SAMPLES, SMALL, Bench, cell_job, scenario, steps_of, wait_for
+from tests.support.photo_folders import write_photos
+from tests.support.rank_cells import NAMED_S
+from tests.support.rank_processes import in_ranks
+
+RANKS, BATCH = 3, 11
+"""200 samples of MNIST are 6 steps of 33 and one of 2, in which the last rank has no samples but still has to send."""
+
+PIXELS = 28 * 28
+
+ENDS_S = 60
+"""A job that lost a rank ends well within this time, even on a busy machine; it does not run into its time limit."""
+
+FILLS = ("preload", "first-epoch")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Epochs:
+    """The records of a cell's epochs, and the losses of all its steps."""
+
+    records: list[Record]
+    losses: npt.NDArray[np.float32]
+
+    def facts(self, epoch: int) -> list[DataStoreFacts]:
+        """Return the facts of each rank's part of the data store."""
+        job = self.records[epoch].job
+        assert job is not None
+        held = [rank.data_store for rank in job.per_rank]
+        return [facts for facts in held if facts is not None]
+
+    def total(self, epoch: int, name: str) -> int:
+        """Return the sum of a count over all ranks."""
+        return sum(getattr(facts, name) for facts in self.facts(epoch))
+
+
+def cell_of(backend: str = "lmdb", **matrix: Any) -> Cell:
+    asked = {"dataset": "mnist", "limit": SAMPLES, "ranks": RANKS, "batch_size": BATCH, "epochs": 2} | matrix
+    [cell] = scenario(backends=[backend], **asked).cells()
+    return cell
+
+
+def rank(group: Group, *, job: CellJob) -> list[Record]:
+    return run_replicate(Setup.of(job, group=group))
+
+
+def run_epochs(cell: Cell, bench: Bench, run: Path, work: Any = rank) -> Epochs:
+    """Run a cell in copies of this process, and check that nothing is wrong with its records."""
+    job = cell_job(cell, bench.stores, run)
+    records, *others = in_ranks(cell.ranks, functools.partial(work, job=job))
+    assert others == [[]] * (cell.ranks - 1)
+    assert [record.failure for record in records] == [None] * cell.epochs
+    found = [
+        str(finding) for finding in validate_records([(record, run / RECORDS_NAME) for record in records])
+    ]
+    assert found == []
+    losses = [steps_of(record, run)["loss"][:: cell.ranks] for record in records]
+    return Epochs(records=records, losses=np.concatenate(losses).astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("backend", "ranks", "fills"),
+    [
+        pytest.param("lmdb", 3, FILLS, marks=pytest.mark.full),
+        ("png", 2, FILLS[1:]),
+        pytest.param("png", 2, FILLS[:1], marks=pytest.mark.full),
+        pytest.param("hdf5:direct", 2, FILLS, marks=pytest.mark.full),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, tuple) else None,
+)
+def test_ranks_train_from_memory_as_from_the_store(
+    backend: str, ranks: int, fills: tuple[str, ...], bench: Bench, run_folder: Path
+) -> None:
+    alone = run_epochs(cell_of(backend, ranks=ranks), bench, run_folder)
+    for fill in fills:
+        cell = cell_of(backend, ranks=ranks, share="store", store_fill=fill)
+        found = run_epochs(cell, bench, run_folder)
+        assert_same_training(found, alone)
+        assert_from_memory(found, fills=fill == "first-epoch")
+
+
+def assert_same_training(found: Epochs, alone: Epochs) -> None:
+    assert found.losses.tobytes() == alone.losses.tobytes()
+    for mine, theirs in zip(found.records, alone.records, strict=True):
+        assert mine.digests == theirs.digests
+        assert mine.coverage is not None
+        assert mine.coverage.unique == SAMPLES
+        assert mine.coverage.timed_checked >= 64
+
+
+def assert_from_memory(found: Epochs, *, fills: bool) -> None:
+    assert found.total(0, "from_store") == (SAMPLES if fills else 0)
+    assert found.total(1, "from_store") == 0
+    assert found.total(1, "from_memory") + found.total(1, "from_ranks") == SAMPLES
+    assert found.total(1, "from_ranks") > SAMPLES // 3
+    assert found.total(0, "received_bytes") == 0 if fills else found.total(0, "received_bytes") > 0
+
+
+@pytest.mark.parametrize("fill", FILLS)
+def test_each_rank_holds_its_share_and_bounded_buffers(fill: str, bench: Bench, run_folder: Path) -> None:
+    passes = 6  # long enough that messages which are never done with would exceed the bound
+    asked: dict[str, Any] = {"epochs": 3, "passes": passes, "compute": "none", "model": "none"}
+    found = run_epochs(cell_of(share="store", store_fill=fill, **asked), bench, run_folder)
+    for facts in (one for epoch in range(3) for one in found.facts(epoch)):
+        assert SAMPLES // RANKS - BATCH <= facts.held_samples <= SAMPLES // RANKS + BATCH
+        assert facts.held_bytes == facts.held_samples * PIXELS
+        assert facts.buffer_bytes <= 2 * (1 + RANKS) * BATCH * PIXELS
+        assert facts.table_bytes == SAMPLES * (4 + 8 + 8)
+    for epoch in (1, 2):
+        facts_of_ranks = found.facts(epoch)
+        assert all(one.sent_bytes > 0 and one.received_bytes > 0 for one in facts_of_ranks)
+        assert found.total(epoch, "sent_bytes") == found.total(epoch, "received_bytes")
+        assert found.total(epoch, "received_bytes") == found.total(epoch, "from_ranks") * PIXELS
+        assert all(0 < one.waited_s < one.exchange_s for one in facts_of_ranks)
+    assert all((one.preload_s is None) is (fill == "first-epoch") for one in found.facts(0))
+
+
+@pytest.mark.still_pages
+@pytest.mark.parametrize("fill", FILLS)
+def test_the_second_epoch_reads_nothing_from_a_store_that_is_cold(
+    fill: str, bench: Bench, run_folder: Path
+) -> None:
+    cell = cell_of("hdf5", share="store", store_fill=fill, cache="cold", compute="none", model="none")
+    found = run_epochs(cell, bench, run_folder)
+    first, second = found.records
+    assert second.cache is not None
+    assert first.cache is not None
+    assert (first.cache.verdict, second.cache.verdict) == (CacheVerdict.VERIFIED, CacheVerdict.VERIFIED)
+    assert (first.cache.applies_to, second.cache.applies_to) == (
+        ("open", "open") if fill == "preload" else ("epoch", "open")
+    )
+    if fill == "first-epoch":
+        assert first.cold_rates
+        assert second.cold_rates == ()
+        assert (second.cache.resident_frac_before, second.cache.resident_frac_after) == (0.0, 0.0)
+    assert found.total(1, "from_store") == 0
+    if second.counters.device_read_bytes is None:
+        pytest.skip("the kernel does not count reads here")
+    assert second.counters.device_read_bytes < 0.1 * SAMPLES * PIXELS
+    filled = found.total(0, "preload_device_bytes") if fill == "preload" else first.counters.device_read_bytes
+    assert filled is not None
+    assert filled > 0.9 * SAMPLES * PIXELS
+
+
+def late_count(group: Group, *, job: CellJob) -> list[Record]:
+    """Let rank 0 count pages half a second later than the others."""
+    if not group.membership.rank:
+
+        def counted_late(files: list[Path]) -> Residency:
+            time.sleep(0.5)
+            return resident(files)
+
+        pytest.MonkeyPatch().setattr("storebench.worker.epoch.resident", counted_late)
+    return rank(group, job=job)
+
+
+@pytest.mark.still_pages
+def test_no_rank_reads_for_its_proof_before_all_have_counted(bench: Bench, run_folder: Path) -> None:
+    asked: dict[str, Any] = {"share": "store", "store_fill": "first-epoch", "cache": "cold"}
+    cell = cell_of("hdf5", **asked, compute="none", model="none")
+    _, second = run_epochs(cell, bench, run_folder, late_count).records
+    assert second.cache is not None
+    assert second.cache.resident_frac_after == 0.0
+
+
+@pytest.mark.parametrize("fill", ["preload", pytest.param("first-epoch", marks=pytest.mark.full)])
+def test_a_rank_without_a_sample_still_sends(fill: str, bench: Bench, run_folder: Path) -> None:
+    cell = cell_of(
+        share="store", store_fill=fill, limit=4, batch_size=1, passes=4, compute="none", model="none"
+    )
+    found = run_epochs(cell, bench, run_folder)
+    assert [record.samples for record in found.records] == [16, 16]
+    assert found.total(1, "from_ranks") > 0
+
+
+@pytest.mark.parametrize("fill", ["preload", pytest.param("first-epoch", marks=pytest.mark.full)])
+def test_padding_serves_a_sample_that_two_ranks_need(fill: str, bench: Bench, run_folder: Path) -> None:
+    cell = cell_of("png", share="store", store_fill=fill, pad=True, compute="none", model="none")
+    found = run_epochs(cell, bench, run_folder)
+    assert found.total(1, "held_samples") == SAMPLES
+    assert [record.samples for record in found.records] == [SAMPLES + 1] * 2
+
+
+@pytest.mark.parametrize(
+    "backend", ["lmdb+original?scale=dct", pytest.param("original:threads", marks=pytest.mark.full)]
+)
+def test_image_files_of_any_size_are_exchanged_as_they_are(
+    backend: str, bench: Bench, run_folder: Path, tmp_path: Path
+) -> None:
+    write_photos(tmp_path / "photos", each=7)
+    folder = {"dataset": f"folder:{tmp_path / 'photos'}", "limit": None, "image_size": 40, "model": "tiny"}
+    asked = folder | {"ranks": 2, "batch_size": 3}
+    alone = run_epochs(cell_of(backend, **asked), bench, run_folder)
+    found = run_epochs(cell_of(backend, share="store", **asked), bench, run_folder)
+    assert found.losses.tobytes() == alone.losses.tobytes()
+    assert [mine.digests for mine in found.records] == [theirs.digests for theirs in alone.records]
+    assert found.total(1, "from_ranks") > 0
+    assert found.total(1, "held_bytes") == found.records[1].payload_bytes
+
+
+LATE_S = 0.02
+
+
+def late_rank(group: Group, *, job: CellJob) -> list[Record]:
+    """Run a rank; rank 1 begins every step late, so it sends late."""
+    setup = Setup.of(job, group=group)
+    compute = setup.step.compute
+
+    def late() -> None:
+        time.sleep(LATE_S)
+        compute()
+
+    if group.membership.rank == 1:
+        setup.step.compute = late  # type: ignore[method-assign]
+    return run_replicate(setup)
+
+
+def test_waiting_for_another_rank_is_data_wait(bench: Bench, run_folder: Path) -> None:
+    cell = cell_of(share="store", compute="none", model="none", passes=2, ranks=2)
+    found = run_epochs(cell, bench, run_folder, late_rank)
+    job = found.records[1].job
+    assert job is not None
+    prompt, late = job.per_rank
+    assert prompt.data_store is not None
+    late_s = (found.records[1].steps - 4) * LATE_S
+    assert prompt.data_wait_s > 0.8 * late_s
+    assert prompt.data_store.waited_s > 0.8 * late_s
+    assert late.data_store is not None
+    assert late.data_store.waited_s < 0.5 * prompt.data_store.waited_s
+
+
+def leaving_rank(group: Group, *, job: CellJob) -> str:
+    """Run a rank; the process of rank 1 ends in the middle of the second epoch, and rank 0 says what it notices."""
+    setup = Setup.of(job, group=group)
+    serve = setup.served
+
+    def served(plan: Any) -> Iterator[Any]:
+        for step, batch in enumerate(serve(plan)):
+            if plan.epoch == 1 and step == 2 and group.membership.rank == 1:
+                raise KeyError("this rank leaves")
+            yield batch
+
+    setup.served = served  # type: ignore[method-assign]
+    try:
+        run_replicate(setup)
+    except RuntimeError as error:
+        return f"lost: {lost_another(error)}"
+    return "it ran on"
+
+
+def noticed_rank(group: Group, *, job: CellJob, folder: Path) -> None:
+    (folder / f"told-{group.membership.rank}").write_text(leaving_rank(group, job=job))
+
+
+def test_a_rank_that_dies_is_noticed_by_those_that_wait_for_its_samples(
+    bench: Bench, run_folder: Path, tmp_path: Path
+) -> None:
+    cell = cell_of(share="store", compute="none", model="none", ranks=2, batch_size=5)
+    job = cell_job(cell, bench.stores, run_folder)
+    begun = time.monotonic()
+    with pytest.raises(AssertionError, match="this rank leaves"):
+        in_ranks(2, functools.partial(noticed_rank, job=job, folder=tmp_path))
+    assert time.monotonic() - begun < ENDS_S
+    assert (tmp_path / "told-0").read_text() == "lost: True"
+
+
+STORE = ("--ranks", "2", "--threads", "1", "--share", "store")
+
+
+def test_a_rank_killed_while_samples_are_exchanged_is_named(
+    bench: Bench, temporary: Path, tmp_path: Path
+) -> None:
+    here = dataclasses.replace(bench, env={**bench.env, "TMPDIR": str(temporary)})
+    words = ("run", "lmdb", *SMALL, *STORE, "--compute", "emulated:100", "--epochs", "100")
+    places = ("--stores", here.stores, "--out", tmp_path / "run")
+    with ThreadPoolExecutor(1) as others:
+        command = others.submit(here.cli, *words, *places)
+        victim = psutil.Process(wait_for(lambda: exchanging(temporary)))
+        victim.kill()
+        killed_at = time.monotonic()
+        done = command.result()
+        assert time.monotonic() - killed_at < NAMED_S
+    assert done.returncode == 5, done.stderr
+    failures = {record.failure or "" for record in read_records(tmp_path / "run")}
+    [failure] = failures
+    assert failure.startswith("rank 1 on node 0: it was killed by SIGKILL; see logs/")
+    assert list(temporary.iterdir()) == []
+
+
+def exchanging(temporary: Path) -> int | None:
+    """Return the process id of rank 1 while it is in an epoch after the first."""
+    for file in temporary.glob("**/progress-1"):
+        position = Position.of(file.parent, 1)
+        epoch = position.name.removeprefix("epoch ")
+        if epoch.isdigit() and int(epoch) and position.batches:
+            return position.pid
+    return None
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--share", "store"), "share is for jobs of several ranks: set ranks as well"),
+        ((*STORE, "--workers", "1"), "share 'store' exchanges samples in the loop of each rank"),
+        ((*STORE, "--cache", "limited", "--memory", "64 MiB"), "share 'store' has no limited cell"),
+        ((*STORE, "--store-fill", "first-epoch", "--epochs", "1"), "set epochs to 2 or more"),
+        ((*STORE, "--store-fill", "first-epoch", "--max-steps", "2"), "max_steps would leave samples out"),
+        (("--ranks", "2", "--store-fill", "first-epoch"), "store_fill is for the data store of a job"),
+        (("--ranks", "2", "--store-memory", "1 GiB"), "store_memory is for the data store of a job"),
+        ((*STORE, "--store-memory", "much"), "'much' is not a size"),
+        ((*STORE, "--store-fill", "never"), "'preload' or 'first-epoch'"),
+    ],
+    ids=[
+        *("one rank", "workers", "limited", "one epoch", "max_steps"),
+        *("fill alone", "memory alone", "no size", "unknown word"),
+    ],
+)
+def test_a_data_store_that_makes_no_sense_is_refused(
+    words: tuple[str, ...], said: str, bench: Bench, tmp_path: Path
+) -> None:
+    done = bench.cli("run", "lmdb", *words, *SMALL, "--stores", tmp_path / "stores", "--dry-run")
+    assert done.returncode == 2
+    [line] = done.stderr.splitlines()
+    assert said in line
+
+
+def test_a_data_store_that_does_not_fit_is_refused_before_it_is_read(bench: Bench, tmp_path: Path) -> None:
+    words = ("run", "lmdb", *SMALL, *STORE, "--store-memory", "10 KiB")
+    done = bench.cli(*words, "--stores", bench.stores, "--out", tmp_path / "run")
+    assert done.returncode == 2
+    assert "lmdb: the data store needs 0." in done.stderr.splitlines()[-1]
+    assert "of memory on node 0, and store_memory leaves it 0.01 MiB" in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_pixels_that_do_not_fit_are_refused_although_their_payloads_would(
+    bench: Bench, run_folder: Path
+) -> None:
+    """Only ranks know that a reader decodes; they refuse before they read."""
+    cell = cell_of("png:threads", share="store", ranks=2, batch_size=1, limit=64)
+    job = cell_job(cell, bench.stores, run_folder)
+    manifest = Manifest.read(job.store)
+    pixels, payloads = (
+        needed_bytes(64, size, ranks=2, local_ranks=2, batch_size=1)
+        for size in (64 * manifest.dataset.image_bytes, manifest.payload_bytes)
+    )
+    assert payloads < pixels
+    cell = dataclasses.replace(cell, store_memory_bytes=(payloads + pixels) // 2)
+    check_room(cell, manifest, nodes=1)
+    why = "needs .* on node 0, and store_memory leaves it"
+    in_ranks(2, functools.partial(refused_rank, job=dataclasses.replace(job, cell=cell), why=why))
+
+
+def refused_rank(group: Group, *, job: CellJob, why: str) -> None:
+    setup = Setup.of(job, group=group)
+    with pytest.raises(CellFailedError, match=f"the data store {why}"):
+        run_replicate(setup)

@@ -1,0 +1,352 @@
+"""What was timed is what is proven: faults that only the timed pass has fail the cell, with every loader."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from storebench.loading import loader as loader_module
+from storebench.loading import proof as evidence
+from storebench.loading.batch import BatchRequest, EpochPlan, LoadedBatch, Spans
+from storebench.loading.loader import ProcessLoader
+from storebench.loading.producer import Producer
+from storebench.loading.proof import SampleKeeper
+from storebench.record.schema import KEPT_AT_LEAST, KEPT_BYTES, Cell, Coverage, Record, Status
+from storebench.system.kernel import Kernel, load_kernel
+from tests.support.harness_tools import Bench, cell_records, only_record, scenario, steps_of
+
+SAMPLES, BATCH = 50, 8
+"""Fewer samples than are kept of an epoch, so that all of them are: what a fault hits is found for certain."""
+
+LOADERS = [("processes", 0), ("processes", 2), ("threads", 2), ("ring", 1)]
+
+
+def small_cell(backend: str, **matrix: Any) -> Cell:
+    small = {"dataset": "mnist", "synthetic": True, "limit": SAMPLES, "batch_size": BATCH, "model": "tiny"}
+    [cell] = scenario(**(small | {"backends": [backend]} | matrix)).cells()
+    return cell
+
+
+def coverage_of(record: Record) -> Coverage:
+    assert record.coverage is not None
+    return record.coverage
+
+
+@pytest.fixture
+def produce(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., LoadedBatch]], None]:
+    """Plant a producer; workers are forked, so they have it as well."""
+    right = Producer.produce
+
+    def plant(wrong: Callable[..., LoadedBatch]) -> None:
+        monkeypatch.setattr(Producer, "produce", lambda self, request: wrong(right, self, request))
+
+    return plant
+
+
+@pytest.mark.parametrize(("loader", "workers"), LOADERS)
+@pytest.mark.parametrize("cache", ["cold", "any"])
+def test_a_right_reader_passes_and_its_timed_samples_were_compared(
+    cache: str, loader: str, workers: int, plugged: None, bench: Bench, run_folder: Path
+) -> None:
+    cell = small_cell("planted", loader=loader, workers=workers, cache=cache)
+    record = only_record(cell, bench.stores, run_folder)
+    assert (record.status, record.failure) == (Status.OK, None)
+    assert (coverage_of(record).timed_checked, coverage_of(record).timed_wrong) == (SAMPLES, 0)
+    assert coverage_of(record).proof_s > 0
+
+
+@pytest.mark.parametrize(("loader", "workers"), LOADERS)
+@pytest.mark.parametrize(
+    ("fault", "wrong"),
+    [
+        ("uncopied", SAMPLES // 2),  # memory that a test before has given back may hold right samples
+        ("constant", SAMPLES - 1),
+        ("yesterday", SAMPLES - 8),
+        ("cold", SAMPLES),
+        ("shifted", 1),
+        ("neighbour", SAMPLES),
+        ("swapping", 2 * 7),
+    ],
+)
+def test_a_fault_in_the_timed_pass_alone_fails_the_cell(
+    fault: str, wrong: int, loader: str, workers: int, plugged: None, bench: Bench, run_folder: Path
+) -> None:
+    cell = small_cell(f"planted:{fault}", loader=loader, workers=workers)
+    record = only_record(cell, bench.stores, run_folder)
+    served = coverage_of(record)
+    assert (served.missing, served.duplicates) == (0, 0)
+    assert wrong <= served.timed_wrong <= served.timed_checked == SAMPLES
+    assert record.status is Status.FAILED
+    assert record.failure is not None
+    assert (
+        f"of 50 kept from the timed batches {served.timed_wrong} wrong, the first sample " in record.failure
+    )
+
+
+@pytest.mark.parametrize(("loader", "workers"), LOADERS)
+def test_indices_come_from_the_producer_that_read_them(
+    loader: str, workers: int, produce: Any, plugged: None, bench: Bench, run_folder: Path
+) -> None:
+    def serve_sample_0(right: Any, producer: Producer, request: BatchRequest) -> LoadedBatch:
+        zero = np.zeros_like(request.indices)
+        batch: LoadedBatch = right(
+            producer,
+            BatchRequest(epoch=request.epoch, step=request.step, indices=zero, plan=request.plan),
+        )
+        return batch
+
+    produce(serve_sample_0)
+    cell = small_cell("planted", loader=loader, workers=workers)
+    record = only_record(cell, bench.stores, run_folder)
+    assert record.status is Status.FAILED
+    assert record.failure is not None
+    assert "49 missing, 49 served twice" in record.failure
+
+
+@pytest.mark.parametrize(("loader", "workers"), LOADERS)
+def test_a_producer_that_serves_one_sample_and_says_another_is_found(
+    loader: str, workers: int, produce: Any, plugged: None, bench: Bench, run_folder: Path
+) -> None:
+    def lie(right: Any, producer: Producer, request: BatchRequest) -> LoadedBatch:
+        batch: LoadedBatch = right(producer, request)
+        batch.pixels[:] = batch.pixels[:1].clone()
+        return batch
+
+    produce(lie)
+    cell = small_cell("planted", loader=loader, workers=workers)
+    record = only_record(cell, bench.stores, run_folder)
+    served = coverage_of(record)
+    assert (served.missing, served.timed_wrong) == (0, SAMPLES - 7)
+    assert record.status is Status.FAILED
+
+
+@pytest.mark.parametrize(("loader", "workers"), LOADERS)
+def test_a_reader_that_changes_the_indices_it_was_given_is_found(
+    loader: str, workers: int, plugged: None, bench: Bench, run_folder: Path
+) -> None:
+    cell = small_cell("planted:mutating", loader=loader, workers=workers)
+    record = only_record(cell, bench.stores, run_folder)
+    assert coverage_of(record).missing == SAMPLES - 1
+    assert record.status is Status.FAILED
+
+
+class YesterdaysLoader(ProcessLoader):
+    """Serve each batch with the pixels of the batch before."""
+
+    def epoch(self, plan: EpochPlan) -> Iterator[LoadedBatch]:
+        before = None
+        for batch in super().epoch(plan):
+            now = batch.pixels.clone()
+            if before is not None:
+                batch.pixels = before[: len(now)]
+            before = now
+            yield batch
+
+
+def test_a_loader_that_serves_yesterdays_buffer_is_found(
+    bench: Bench, run_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loader_module, "planted", YesterdaysLoader, raising=False)
+    monkeypatch.setitem(loader_module.LOADERS, "processes", "storebench.loading.loader:planted")
+    record = only_record(small_cell("lmdb"), bench.stores, run_folder)
+    assert record.status is Status.FAILED
+    assert coverage_of(record).timed_wrong == SAMPLES - BATCH
+
+
+class ShortLoader(ProcessLoader):
+    """Serve batches without their last row of pixels."""
+
+    def epoch(self, plan: EpochPlan) -> Iterator[LoadedBatch]:
+        for batch in super().epoch(plan):
+            batch.pixels = batch.pixels[:-1]
+            yield batch
+
+
+def test_rows_that_a_batch_does_not_have_are_wrong(
+    bench: Bench, run_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loader_module, "planted", ShortLoader, raising=False)
+    monkeypatch.setitem(loader_module.LOADERS, "processes", "storebench.loading.loader:planted")
+    record = only_record(small_cell("lmdb", compute="none"), bench.stores, run_folder)
+    assert (coverage_of(record).timed_checked, coverage_of(record).timed_wrong) == (SAMPLES, 7)
+    assert record.status is Status.FAILED
+
+
+@pytest.mark.parametrize(
+    "backend",
+    [
+        *("png", "lmdb:direct", "memory:native"),
+        *(pytest.param(name, marks=pytest.mark.full) for name in ("jpeg", "lmdb?readahead=off", "leveldb")),
+    ],
+)
+def test_cropped_mirrored_and_decoded_samples_are_proven(
+    backend: str, bench: Bench, run_folder: Path
+) -> None:
+    matrix: dict[str, Any] = {"dataset": "imagenet", "size": 256, "limit": 12, "model": "caffenet"}
+    cell = small_cell(backend, compute="none", batch_size=4, **matrix)
+    record = only_record(cell, bench.stores, run_folder)
+    assert (record.status, record.failure) == (Status.OK, None)
+    assert (coverage_of(record).timed_checked, coverage_of(record).timed_wrong) == (12, 0)
+
+
+@pytest.mark.skipif(load_kernel() is None, reason="there is no C compiler")
+@pytest.mark.parametrize("backend", ["png", "memory:native", "lmdb"])
+def test_a_kernel_that_mirrors_nothing_fails_the_cell(
+    backend: str, bench: Bench, run_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The proof cuts by other code than the loader."""
+    right = Kernel.cut
+
+    def cut(kernel: Kernel, source: Any, offsets: Any, places: np.ndarray, *rest: Any) -> int:
+        return right(kernel, source, offsets, places * np.array((1, 1, 0)), *rest)
+
+    monkeypatch.setattr(Kernel, "cut", cut)
+    matrix: dict[str, Any] = {"dataset": "imagenet", "size": 256, "limit": 12, "model": "caffenet"}
+    cell = small_cell(backend, compute="none", batch_size=4, **matrix)
+    record = only_record(cell, bench.stores, run_folder)
+    assert record.status is Status.FAILED
+    assert 0 < coverage_of(record).timed_wrong < 12
+
+
+def test_every_epoch_is_proven_with_its_own_augmentation(bench: Bench, run_folder: Path) -> None:
+    matrix: dict[str, Any] = {"dataset": "imagenet", "size": 256, "limit": 12, "model": "caffenet"}
+    cell = small_cell("hdf5", compute="none", batch_size=4, epochs=2, **matrix)
+    records = cell_records(cell, bench.stores, run_folder)
+    assert [record.status for record in records] == [Status.OK] * 2
+    assert [coverage_of(record).timed_checked for record in records] == [12, 12]
+
+
+def test_a_cold_reader_that_copies_nothing_fails_on_the_command_line(bench: Bench, tmp_path: Path) -> None:
+    done, records = bench.run(
+        *(
+            "planted:uncopied",
+            "--dataset",
+            "mnist",
+            "--synthetic",
+            "--limit",
+            "200",
+            "--compute",
+            "emulated:0.01",
+        ),
+        *("--cache", "cold", "--workers", "1", "--loader", "ring"),
+        out=tmp_path / "run",
+    )
+    assert done.returncode == 5, done.stderr
+    [record] = records
+    assert record["status"] == "failed"
+    checked = record["coverage"]["timed_checked"]
+    assert KEPT_AT_LEAST <= checked <= evidence.KEPT_SAMPLES
+    assert record["coverage"]["timed_wrong"] == checked
+    assert f"of {checked} kept from the timed batches {checked} wrong, the first sample " in done.stderr
+
+
+def test_the_time_that_keeping_takes_is_in_no_span_and_in_no_sum(
+    bench: Bench, run_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right, copies = SampleKeeper.copy, list[tuple[int, int]]()
+
+    def slow_copy(keeper: SampleKeeper, batch: LoadedBatch, rows: Sequence[int]) -> None:
+        begun_ns = time.perf_counter_ns()
+        time.sleep(0.01)
+        right(keeper, batch, rows)
+        copies.append((begun_ns, time.perf_counter_ns()))
+
+    monkeypatch.setattr(SampleKeeper, "copy", slow_copy)
+    record = only_record(small_cell("lmdb", compute="none"), bench.stores, run_folder)
+    steps = steps_of(record, run_folder)
+    starts, paused = steps["start_ns"], steps["paused_ns"]
+    ends = starts + steps["data_wait_ns"] + steps["h2d_ns"] + steps["compute_ns"]
+    begun, copied = np.array(copies, np.int64).T
+    # By the clock that times the steps: a copy begins after its step, and ends within the pause and before the next.
+    assert (ends <= begun).all()
+    assert (copied <= ends + paused).all()
+    assert (copied[:-1] <= starts[1:]).all()
+    assert (copied - begun).sum() / 1e9 <= coverage_of(record).proof_s <= paused.sum() / 1e9 + 1e-9
+    # The sums are those of the steps, and of the gaps between them without the pauses.
+    gaps = starts[1:] - ends[:-1] - paused[:-1]
+    assert (gaps >= 0).all()
+    assert record.overhead_s == pytest.approx(gaps.sum() / 1e9, abs=1e-9)
+    assert record.timed_s == record.epoch_s == pytest.approx(((ends - starts).sum() + gaps.sum()) / 1e9)
+    assert record.data_wait_s == pytest.approx(steps["data_wait_ns"].sum() / 1e9)
+    assert (starts <= steps["fetch_start_ns"]).all()
+    assert (steps["ready_ns"] <= ends).all()
+
+
+def kept_steps(sizes: Sequence[int], first_step: int = 0) -> list[int]:
+    """Return how many samples are kept of each step."""
+    keeper = SampleKeeper(sizes, (1, 1, 1), first_step=first_step)
+    counts = [0]
+    for size in sizes:
+        keeper(made(0, size))
+        counts.append(len(keeper.kept.indices))
+    return np.diff(counts).tolist()
+
+
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let pauses take as long as they like: how long they take depends on who else is computing."""
+    monkeypatch.setattr(evidence, "PAUSED_FRAC", 1e9)
+
+
+@pytest.mark.usefixtures("unhurried")
+def test_what_is_kept_is_bounded_drawn_anew_and_after_the_warm_up() -> None:
+    first, second = (kept_steps([64] * 100, first_step=10) for _ in range(2))
+    assert sum(first) == sum(second) == evidence.KEPT_SAMPLES
+    assert first[:10] == [0] * 10
+    assert first != second
+    assert kept_steps([3, 2], first_step=1) == [0, 2]
+    assert kept_steps([3, 2], first_step=9) == [0, 0]
+
+
+@pytest.mark.usefixtures("unhurried")
+def test_every_sample_has_the_same_chance() -> None:
+    counts = np.sum([kept_steps([16] * 32) for _ in range(200)], axis=0)
+    # 800 of each step are expected; their standard deviation is 23.
+    assert counts.sum() == 200 * evidence.KEPT_SAMPLES
+    assert (abs(counts - 800) < 160).all()
+
+
+def test_large_images_are_kept_in_bounded_memory() -> None:
+    side = 4096
+    keeper = SampleKeeper([8] * 4, (side, side, 1))
+    assert keeper.kept.pixels.nbytes == 0
+    assert keeper._pixels.nbytes == KEPT_BYTES == 4 * side * side
+
+
+def made(step: int, size: int = 4) -> LoadedBatch:
+    spans = Spans(start_ns=0, fetch_ns=0, decode_ns=0, prep_ns=0, ready_ns=0)
+    zeros = np.zeros(size, np.int64)
+    pixels = torch.full((size, 1, 1, 1), step % 256, dtype=torch.uint8)
+    return LoadedBatch(pixels=pixels, labels=zeros, indices=zeros, spans=spans, payload_bytes=size)
+
+
+def test_pauses_are_bounded_and_what_was_left_out_is_not_called_wrong(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    right = SampleKeeper.copy
+
+    def slow_copy(keeper: SampleKeeper, batch: LoadedBatch, rows: Sequence[int]) -> None:
+        time.sleep(0.002)
+        right(keeper, batch, rows)
+
+    monkeypatch.setattr(SampleKeeper, "copy", slow_copy)
+    told: list[int] = []
+    keeper = SampleKeeper([4] * 40, (1, 1, 1), paused=told.append)
+    kept = sum(keeper(made(step)) for step in range(40))
+    assert kept == len(told) < 40
+    # A batch over, and one sample of one late step in twenty.
+    assert KEPT_AT_LEAST <= len(keeper.kept.indices) <= KEPT_AT_LEAST + 4 + 12
+    assert keeper.kept.absent == 0
+
+
+@pytest.mark.usefixtures("unhurried")
+def test_where_there_is_time_all_that_was_drawn_is_kept() -> None:
+    keeper = SampleKeeper([4] * 40, (1, 1, 1))
+    for step in range(40):
+        keeper(made(step))
+    assert len(keeper.kept.indices) == evidence.KEPT_SAMPLES
+    assert keeper.kept.absent == 0

@@ -1,0 +1,106 @@
+"""The storage roofline: planted rates lie on its curves, and accelerators are fed or starve as the formula says."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storebench.analysis.frame import to_frame
+from storebench.analysis.panels import panels
+from storebench.analysis.roofline import Curve, Feeding, Model, Roofline, model_errors, point_keys, rooflines
+from storebench.analysis.summary import summarise
+from storebench.record.schema import Record
+from tests.support.planted_roofline import curve_records, loader_records, point_records
+
+FIVE = (0.99, 1.0, 1.01, 1.0, 1.0)
+
+
+def roofs_of(*records: Record) -> list[Roofline]:
+    return rooflines(summarise(to_frame((record, Path("run/records.jsonl")) for record in records)))
+
+
+def curve_of(*records: Record) -> Curve:
+    (roof,) = roofs_of(*records)
+    (curve,) = roof.curves
+    return curve
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_the_starving_point_is_where_an_accelerator_is_busy_nine_tenths(overlap: bool) -> None:
+    for constant_s in (0.0, 1e-4):
+        model = Model(supply=1000.0, constant_s=constant_s, overlap=overlap)
+        assert model.delivered(model.starving) / model.starving == pytest.approx(0.9, abs=1e-9) or overlap
+        assert model.delivered(0.9 * model.starving) / (0.9 * model.starving) >= 0.9
+        assert model.delivered(1.2 * model.starving) / (1.2 * model.starving) < 0.9
+
+
+@pytest.mark.parametrize(("workers", "starving"), [(2, 1000 / 0.9), (0, 1000 / 9)])
+def test_a_loader_gives_the_starving_point(workers: int, starving: float) -> None:
+    curve = curve_of(*loader_records("lmdb", 1000.0, workers=workers, spread=FIVE))
+    assert curve.supply.mid == pytest.approx(1000.0)
+    assert curve.starving.mid == pytest.approx(starving, rel=0.01)
+    assert curve.decided
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_points_on_the_curve_have_no_error(workers: int) -> None:
+    curve = curve_of(*curve_records("lmdb", 1000.0, workers=workers, spread=FIVE))
+    assert len(curve.points) == 5
+    assert max(abs(point.error) for point in curve.points) < 0.02
+    median, most = model_errors(curve.points) or (1.0, 1.0)
+    assert median <= most < 0.02
+
+
+def test_a_point_off_the_curve_has_its_error() -> None:
+    records = loader_records("lmdb", 1000.0, workers=2, spread=FIVE)
+    records += point_records("lmdb", 10.0, 500.0, workers=2, fetch_ms=64.0, spread=FIVE)
+    (point,) = curve_of(*records).points
+    assert point.error == pytest.approx(1.0, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("spread", "rate", "feeding"),
+    [
+        (FIVE, 900.0, Feeding.FEEDS),
+        (FIVE, 1300.0, Feeding.STARVES),
+        (FIVE, 1111.0, Feeding.UNDECIDED),
+        (FIVE[:4], 100.0, Feeding.UNDECIDED),
+        ((0.4, 1.0, 2.0, 1.0, 1.0), 1300.0, Feeding.UNDECIDED),
+    ],
+)
+def test_an_accelerator_is_fed_starves_or_cannot_be_told(
+    spread: tuple[float, ...], rate: float, feeding: Feeding
+) -> None:
+    assert curve_of(*loader_records("lmdb", 1000.0, workers=2, spread=spread)).feeding(rate) is feeding
+
+
+@pytest.mark.parametrize("changes", [{"cache": "cold"}])
+def test_a_cold_start_decides_nothing(changes: dict[str, Any]) -> None:
+    curve = curve_of(*loader_records("lmdb", 1000.0, workers=2, spread=FIVE, **changes))
+    assert curve.feeding(1.0) is Feeding.UNDECIDED
+
+
+def test_the_roofline_that_speaks_first_is_chosen_by_settings() -> None:
+    records = [
+        *loader_records("lmdb", 1000.0, workers=2, spread=FIVE),
+        *loader_records("png", 100.0, workers=2, spread=FIVE),
+        *loader_records("png", 90.0, workers=0, spread=FIVE),
+        *loader_records("lmdb", 900.0, workers=0, spread=FIVE),
+        *loader_records("lmdb", 9000.0, workers=2, cache="cold", spread=FIVE),
+    ]
+    roofs = roofs_of(*records)
+    assert [(r.first.cell.workers, r.first.cell.cache, len(r.curves)) for r in roofs] == [
+        (2, "warm", 2),
+        (2, "cold", 1),
+        (0, "warm", 2),
+    ]
+    png = roofs[0].curve("png", "lmdb")
+    assert png is not None
+    assert png.backend == "png"
+
+
+def test_emulated_speeds_are_points_and_no_panels_of_their_own() -> None:
+    records = curve_records("lmdb", 1000.0, spread=FIVE)
+    cells = summarise(to_frame((record, Path("run/records.jsonl")) for record in records))
+    keys = point_keys(rooflines(cells), panels(cells))
+    assert keys == {cell.key for cell in cells if cell.cell.compute.milliseconds}

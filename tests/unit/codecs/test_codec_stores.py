@@ -1,0 +1,67 @@
+"""Every codec in every container: the same samples, a known loss, and one line for a damaged payload."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from storebench.codecs import get_codec
+from storebench.errors import CorruptStoreError, IntegrityError
+from storebench.formats import open_reader, parse_backend
+from storebench.record.manifest import Manifest
+from storebench.stores.convert import convert_to
+from storebench.stores.verify import verify_store
+from tests.support.codecs import ALL, LOSSLESS, installed
+from tests.support.small_datasets import Gradients
+
+CONTAINERS = ("files", "lmdb", "hdf5", "leveldb", "memory")
+COUNT, SHAPE = 12, (24, 20, 3)
+every = pytest.mark.parametrize("codec", installed(ALL))
+
+
+@every
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_a_store_holds_the_samples_or_says_what_it_has_lost(
+    container: str, codec: str, tmp_path: Path
+) -> None:
+    dataset = Gradients(count=COUNT, shape=SHAPE)
+    store = convert_to(dataset, parse_backend(f"{container}+{codec}"), tmp_path / "store")
+    assert verify_store(store.path).count == COUNT
+    pixels = np.empty((COUNT, *SHAPE), np.uint8)
+    with open_reader(store.path) as reader:
+        reader.read_into(np.arange(COUNT), pixels)
+    originals = np.stack([dataset.sample(index)[0] for index in range(COUNT)])
+    assert store.manifest.lossless == (codec in LOSSLESS)
+    if codec in LOSSLESS:
+        np.testing.assert_array_equal(pixels, originals)
+        assert store.manifest.samples_digest == dataset.digest()
+        assert store.manifest.psnr_db is None
+    else:
+        error = np.square(pixels.astype(float) - originals).mean()
+        assert store.manifest.psnr_db == pytest.approx(10 * math.log10(255**2 / error))
+        assert Manifest.read(store.path).psnr_db == store.manifest.psnr_db
+
+
+@every
+def test_a_damaged_payload_is_one_line_that_names_its_file(codec: str, tmp_path: Path) -> None:
+    store = convert_to(
+        Gradients(count=COUNT, shape=SHAPE), parse_backend(f"files+{codec}"), tmp_path / "store"
+    )
+    path = sorted((store.path / "images").rglob(f"*{get_codec(codec).suffix}"))[3]
+    whole = path.read_bytes()
+    half = len(whole) // 2
+    for damaged in (b"\xff" * len(whole), whole[:half] + bytes(len(whole) - half)):
+        path.write_bytes(damaged)
+        with pytest.raises(IntegrityError) as caught:
+            verify_store(store.path)
+        assert path.name in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_manifest_with_an_impossible_loss_is_refused(tmp_path: Path) -> None:
+    store = convert_to(Gradients(count=COUNT, shape=SHAPE), parse_backend("lmdb+jpeg"), tmp_path / "store")
+    path = store.path / "manifest.json"
+    path.write_text(path.read_text().replace(f'"psnr_db": {store.manifest.psnr_db}', '"psnr_db": -1'))
+    with pytest.raises(CorruptStoreError, match="psnr_db"):
+        Manifest.read(store.path)

@@ -1,0 +1,164 @@
+"""Scenarios by name from any folder, and without the formats whose library is not installed."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from storebench.cli.watcher import told_apart
+from storebench.run.scenario import SHIPPED, load_scenario, shipped_scenarios
+from storebench.system.progress import mute
+
+Cli = Callable[..., subprocess.CompletedProcess[str]]
+CHECKOUT = Path(__file__).parents[3] / "scenarios"
+
+SCENARIO = """\
+name = "mine"
+
+[[matrix]]
+dataset = "mnist"
+synthetic = true
+limit = 8
+backends = [{backends}]
+"""
+
+
+@pytest.fixture
+def without_plyvel(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Return an environment in which the library of LevelDB does not import."""
+    folder = tmp_path_factory.mktemp("without")
+    (folder / "plyvel.py").write_text(
+        "raise ModuleNotFoundError(\"No module named 'plyvel'\", name='plyvel')"
+    )
+    return {"PYTHONPATH": str(folder)}
+
+
+def planned(cli: Cli, *words: str) -> list[str]:
+    done = cli("bench", *words, "--dry-run", "--json")
+    assert done.returncode == 0, done.stderr
+    return [cell["backend"] for cell in json.loads(done.stdout)["cells"]]
+
+
+def test_the_package_has_the_scenarios_of_the_checkout() -> None:
+    assert SHIPPED.name == "scenarios"
+    assert sorted(shipped_scenarios().values()) == sorted(CHECKOUT.glob("*.toml"))
+
+
+@pytest.mark.parametrize("name", shipped_scenarios())
+def test_a_scenario_is_called_what_its_file_is(name: str) -> None:
+    assert load_scenario(shipped_scenarios()[name], tell=mute).name == name
+
+
+@pytest.mark.parametrize("name", shipped_scenarios())
+def test_a_plan_tells_all_cells_apart(name: str) -> None:
+    told = told_apart(load_scenario(shipped_scenarios()[name], tell=mute).cells())
+    assert len(set(told)) == len(told) > 0
+
+
+def test_a_plan_names_no_setting_in_which_cells_agree(cli: Cli) -> None:
+    done = cli("run", "lmdb", "-d", "mnist", "--synthetic", "--limit", "64", "--seed", "1,2", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    first, second, *_ = done.stdout.splitlines()
+    words = "mnist from lmdb, any cache, 0 workers, lenet, seed"
+    assert [first.partition("  ")[2], second.partition("  ")[2]] == [f"{words} 1", f"{words} 2"]
+
+
+def test_scenarios_are_listed_by_name_in_any_folder(cli: Cli) -> None:
+    done = cli("scenarios")
+    assert {"paper", "smoke"} <= {line.partition(":")[0] for line in done.stdout.splitlines()}
+    assert f"the files are in {CHECKOUT}" in done.stderr
+    rows = json.loads(cli("scenarios", "--json").stdout)
+    assert {Path(row["path"]) for row in rows} == set(CHECKOUT.glob("*.toml"))
+
+
+def test_a_scenario_is_planned_by_name_in_any_folder(cli: Cli) -> None:
+    assert planned(cli, "smoke") == planned(cli, str(CHECKOUT / "smoke.toml"))
+
+
+def test_a_name_that_no_scenario_has_is_refused(cli: Cli) -> None:
+    done = cli("bench", "papre")
+    assert done.returncode == 2
+    assert done.stderr == "storebench: no scenario is called 'papre'. Did you mean 'paper'?\n"
+
+
+def test_a_file_without_a_suffix_is_read_and_a_slash_tells_it_from_a_name(cli: Cli, tmp_path: Path) -> None:
+    for name in ("mine", "smoke"):
+        (tmp_path / name).write_text(SCENARIO.format(backends='"png"'))
+    assert planned(cli, "mine") == ["png"]
+    assert planned(cli, "./smoke") == ["png"]
+    assert len(planned(cli, "smoke")) > 1
+
+
+def test_a_format_without_its_library_is_left_out_with_one_line(
+    cli: Cli, tmp_path: Path, without_plyvel: dict[str, str]
+) -> None:
+    (tmp_path / "mine.toml").write_text(SCENARIO.format(backends='"leveldb", "png", "leveldb+jpeg"'))
+    done = cli("bench", "mine.toml", "--dry-run", "--json", env=without_plyvel)
+    assert [cell["backend"] for cell in json.loads(done.stdout)["cells"]] == ["png"]
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(
+        "left out: the format 'leveldb' needs the library 'plyvel', which is not installed."
+    )
+    assert "pip install plyvel" in line
+    listed = cli("scenarios", env=without_plyvel)
+    assert listed.returncode == 0
+    assert listed.stderr.count("left out: ") == 1, "those of other projects are missing, too"
+
+
+def test_default_backends_are_left_out_as_well(
+    cli: Cli, tmp_path: Path, without_plyvel: dict[str, str]
+) -> None:
+    text = SCENARIO.replace("backends = [{backends}]\n", "")
+    (tmp_path / "mine.toml").write_text(text)
+    done = cli("bench", "mine.toml", "--dry-run", "--json", env=without_plyvel)
+    backends = [cell["backend"] for cell in json.loads(done.stdout)["cells"]]
+    assert backends == ["png", "hdf5", "memory:python", "memory:native", "lmdb"]
+
+
+def test_an_optional_matrix_of_such_formats_only_is_left_out(
+    cli: Cli, tmp_path: Path, without_plyvel: dict[str, str]
+) -> None:
+    text = SCENARIO.format(backends='"png"')
+    more = text[text.index("[[matrix]]") :].replace('"png"', '"leveldb"') + "\noptional = true\n"
+    (tmp_path / "mine.toml").write_text(f"{text}\n{more}")
+    done = cli("bench", "mine.toml", "--dry-run", "--json", env=without_plyvel)
+    assert [cell["backend"] for cell in json.loads(done.stdout)["cells"]] == ["png"]
+    assert done.stderr.startswith("left out: the format 'leveldb'")
+
+
+def test_a_format_asked_for_by_name_is_refused_without_its_library(
+    cli: Cli, tmp_path: Path, without_plyvel: dict[str, str]
+) -> None:
+    (tmp_path / "mine.toml").write_text(SCENARIO.format(backends='"leveldb"'))
+    for words in (
+        ("bench", "mine.toml"),
+        ("convert", "leveldb", "--dataset", "mnist", "--synthetic"),
+        ("run", "png", "leveldb", "--dataset", "mnist", "--synthetic"),
+    ):
+        done = cli(*words, env=without_plyvel)
+        assert done.returncode == 2
+        (line,) = done.stderr.splitlines()
+        assert "pip install plyvel" in line
+        assert "libleveldb-dev" in line
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.toml"]
+
+
+def test_formats_says_what_installs_a_missing_library(cli: Cli, without_plyvel: dict[str, str]) -> None:
+    done = cli("formats", env=without_plyvel)
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("leveldb: ")]
+    assert "'plyvel', which is not installed. Run: pip install plyvel (plyvel has no wheel" in line
+    rows = {row["name"]: row for row in json.loads(cli("formats", "--json", env=without_plyvel).stdout)}
+    assert rows["leveldb"]["missing"]
+    assert rows["leveldb"]["install"] == "pip install plyvel"
+
+
+@pytest.mark.parametrize("backends", ["1", '"png", 1', '["png"]'])
+def test_backends_that_are_no_names_are_refused_with_their_line(
+    cli: Cli, tmp_path: Path, without_plyvel: dict[str, str], backends: str
+) -> None:
+    (tmp_path / "mine.toml").write_text(SCENARIO.format(backends=backends))
+    done = cli("bench", "mine.toml", env=without_plyvel)
+    assert done.returncode == 2
+    assert done.stderr.startswith("storebench: mine.toml:7: backends")

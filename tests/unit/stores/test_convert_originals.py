@@ -1,0 +1,103 @@
+"""Image files as they are: threads read and check them, in the order of the dataset, and no process is started."""
+
+import contextlib
+import dataclasses
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from storebench.codecs import get_codec
+from storebench.datasets import DatasetSpec, open_dataset
+from storebench.datasets.files import FileDataset, Originals
+from storebench.errors import CorruptDataError
+from storebench.formats import parse_backend
+from storebench.stores.convert import BuildOptions, ensure_store
+from storebench.stores.encode import CHUNK_FILES, Encoder, encode
+from storebench.stores.find import Store
+from storebench.system.progress import Advance
+from tests.support.photo_folders import write_photos
+
+LMDB = parse_backend("lmdb+original")
+EACH = 3 * CHUNK_FILES
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> DatasetSpec:
+    return DatasetSpec(name=f"folder:{write_photos(tmp_path_factory.mktemp('photos'), each=EACH)}")
+
+
+def build(spec: DatasetSpec, stores: Path, options: BuildOptions) -> Store:
+    return ensure_store(spec, LMDB, stores, options=options)
+
+
+def children() -> set[int]:
+    return {child.pid for child in psutil.Process().children(recursive=True)}
+
+
+@pytest.mark.parametrize("size", [None, 2 * EACH - CHUNK_FILES])
+def test_threads_write_the_store_that_one_thread_writes(
+    size: int | None, photos: DatasetSpec, tmp_path: Path
+) -> None:
+    """Also where only a part of the dataset is converted."""
+    photos = dataclasses.replace(photos, size=size)
+    seen: set[int] = set()
+
+    @contextmanager
+    def watching(_title: str) -> Iterator[Advance]:
+        yield lambda _done, _total: seen.update(children())
+
+    before = children()
+    alone = build(photos, tmp_path / "one", BuildOptions(processes=1))
+    shared = build(photos, tmp_path / "three", BuildOptions(processes=3, progress=watching))
+    assert shared.manifest.samples_digest == alone.manifest.samples_digest
+    assert seen <= before
+
+
+def test_a_damaged_file_is_named_whichever_thread_met_it(photos: DatasetSpec, tmp_path: Path) -> None:
+    folder = tmp_path / "photos"
+    shutil.copytree(photos.name.removeprefix("folder:"), folder)
+    last = sorted((folder / "class1").iterdir())[-2]
+    last.write_bytes(last.read_bytes()[:-200])
+    with pytest.raises(CorruptDataError, match=rf"{last.name}: .*the only unreadable file among {2 * EACH}"):
+        build(DatasetSpec(name=f"folder:{folder}"), tmp_path / "stores", BuildOptions(processes=3))
+    assert not list((tmp_path / "stores").rglob("manifest.json"))
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("encoder")]
+
+
+def test_threads_that_are_left_early_read_no_more(
+    photos: DatasetSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    original = FileDataset.original
+
+    def slowly(self: FileDataset, index: int, *, decode: bool = True) -> tuple[bytes, int]:
+        read.append(index)
+        time.sleep(0.01 * (index >= CHUNK_FILES))
+        return original(self, index, decode=decode)
+
+    monkeypatch.setattr(FileDataset, "original", slowly)
+    encoder = Encoder(dataset=Originals(open_dataset(photos)), codec=get_codec("original"))
+    with contextlib.closing(encode(encoder, processes=2)) as chunks:
+        next(chunks)
+    count = len(read)
+    time.sleep(0.1)
+    assert count == len(read) <= 3 * CHUNK_FILES, "the first part, and one of each thread"
+
+
+@pytest.mark.parametrize("codec", ["original", "jpeg"])
+def test_pixels_that_are_not_those_of_the_dataset_are_stores_of_another_name(
+    codec: str, photos: DatasetSpec, cli: Callable[..., Any], tmp_path: Path
+) -> None:
+    assert cli("convert", f"lmdb+{codec}", "--dataset", photos.name, "--out", "stores").returncode == 0
+    [store] = (tmp_path / "stores").glob("*/lmdb+*")
+    for samples in (("--from", str(store)), ("--dataset", photos.name, "--out", "stores")):
+        done = cli("convert", "hdf5", *samples)
+        assert done.returncode == 0, done.stderr
+    assert len(list((tmp_path / "stores").glob("*/hdf5+raw"))) == 2

@@ -1,0 +1,155 @@
+"""Reading a store back: what is right passes, and the first sample that is wrong is named."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image as PilImage
+
+from storebench.errors import CorruptStoreError, DigestMismatchError, UnknownNameError
+from storebench.formats import PAPER_BACKENDS, parse_backend
+from storebench.record.manifest import DIGESTS_NAME, MANIFEST_NAME
+from storebench.stores.convert import convert
+from storebench.stores.find import Store
+from storebench.stores.verify import verify_store
+from tests.support.small_datasets import SPEC, Gradients
+
+Cli = Callable[..., subprocess.CompletedProcess[str]]
+
+ENCODED = ("hdf5+jpeg", "leveldb+png", "lmdb+jpeg", "files+raw")
+
+
+def build(dataset: Gradients, backend: str, folder: Path) -> Store:
+    return convert(dataset, SPEC, parse_backend(backend), folder / "stores")
+
+
+def data_file_with(store: Store, content: bytes) -> Path:
+    """Return the one data file that holds `content` as it is."""
+    (found,) = (path for path in store.path.rglob("*") if path.is_file() and content in path.read_bytes())
+    return found
+
+
+def change_pixel(store: Store, dataset: Gradients, index: int) -> Path:
+    """Flip one bit of sample `index` in a store of raw pixels."""
+    pixels = dataset.sample(index)[0].tobytes()
+    path = data_file_with(store, pixels)
+    changed = pixels[:100] + bytes([pixels[100] ^ 1]) + pixels[101:]
+    path.write_bytes(path.read_bytes().replace(pixels, changed))
+    return path
+
+
+@pytest.mark.parametrize("backend", [*PAPER_BACKENDS, *ENCODED])
+def test_a_store_as_it_was_written_passes(backend: str, tmp_path: Path) -> None:
+    store = build(Gradients(count=1100), backend, tmp_path)
+    found = verify_store(store.path, parse_backend(backend).reader)
+    assert found.count == 1100
+    assert found.backend == str(parse_backend(backend))
+
+
+@pytest.mark.parametrize("backend", ["hdf5", "lmdb", "memory:python", "files+raw"])
+def test_a_flipped_bit_is_found_and_the_sample_named(backend: str, tmp_path: Path) -> None:
+    dataset = Gradients(count=1100)
+    store = build(dataset, backend, tmp_path)
+    change_pixel(store, dataset, 1090)
+    change_pixel(store, dataset, 1081)
+    with pytest.raises(DigestMismatchError, match="sample 1081 has different pixels") as refusal:
+        verify_store(store.path)
+    assert refusal.value.exit_code == 5
+
+
+def test_another_image_in_the_place_of_one_is_named_with_its_file(tmp_path: Path) -> None:
+    dataset = Gradients(count=40, shape=(30, 30, 3))
+    store = build(dataset, "png", tmp_path)
+    paths = sorted(store.path.rglob("*.png"))
+    wrong = paths[17]
+    size = wrong.stat().st_size
+    pixels = np.asarray(PilImage.open(wrong)).copy()
+    pixels[0, 0] ^= 1
+    PilImage.fromarray(pixels).save(wrong, compress_level=6)
+    content = wrong.read_bytes()
+    # The sum of sizes must stay: a size that changed is noticed before anything is read.
+    if len(content) < size:
+        wrong.write_bytes(content + bytes(size - len(content)))
+    elif len(content) > size:
+        manifest = store.path / MANIFEST_NAME
+        facts = json.loads(manifest.read_text())
+        facts["file_bytes"] += len(content) - size
+        manifest.write_text(json.dumps(facts))
+    with pytest.raises(DigestMismatchError, match=r"sample \d+ has different pixels") as refusal:
+        verify_store(store.path)
+    assert refusal.value.where == str(wrong)
+
+
+def test_a_file_that_does_not_decode_is_named(tmp_path: Path) -> None:
+    store = build(Gradients(count=40, shape=(30, 30, 3)), "png", tmp_path)
+    wrong = sorted(store.path.rglob("*.png"))[17]
+    wrong.write_bytes(bytes(wrong.stat().st_size))
+    with pytest.raises(CorruptStoreError, match=r"sample \d+ does not decode") as refusal:
+        verify_store(store.path)
+    assert refusal.value.where == str(wrong)
+
+
+def test_another_label_is_told_from_other_pixels(tmp_path: Path) -> None:
+    dataset = Gradients(count=50)
+    store = build(dataset, "hdf5", tmp_path)
+    import h5py
+
+    with h5py.File(data_file_with(store, dataset.sample(0)[0].tobytes()), "r+") as file:
+        file["label"][33] = 9
+    with pytest.raises(DigestMismatchError, match="sample 33 has label 9, but was written with label 3"):
+        verify_store(store.path)
+
+
+@pytest.mark.parametrize("backend", [*PAPER_BACKENDS, *ENCODED])
+def test_a_truncated_store_is_refused(backend: str, tmp_path: Path) -> None:
+    store = build(Gradients(), backend, tmp_path)
+    files = [
+        path
+        for path in store.path.rglob("*")
+        if path.is_file() and path.name not in (MANIFEST_NAME, DIGESTS_NAME)
+    ]
+    largest = max(files, key=lambda path: path.stat().st_size)
+    largest.write_bytes(largest.read_bytes()[: largest.stat().st_size // 2])
+    with pytest.raises(CorruptStoreError, match="were written") as refusal:
+        verify_store(store.path)
+    assert refusal.value.exit_code == 5
+
+
+def test_a_folder_that_is_no_store_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CorruptStoreError, match=r"not a store.*storebench convert"):
+        verify_store(tmp_path)
+
+
+def test_an_unknown_reader_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
+    store = build(Gradients(count=3), "memory:python", tmp_path)
+    with pytest.raises(UnknownNameError, match="'python'"):
+        verify_store(store.path, "pyton")
+
+
+def test_the_command_says_what_was_verified(cli: Cli, tmp_path: Path) -> None:
+    store = build(Gradients(), "lmdb", tmp_path)
+    done = cli("verify", str(store.path))
+    assert done.returncode == 0
+    assert "60 samples read back through lmdb" in done.stdout
+    assert store.manifest.samples_digest in done.stdout
+
+
+def test_the_command_prints_json_and_nothing_else(cli: Cli, tmp_path: Path) -> None:
+    store = build(Gradients(), "lmdb", tmp_path)
+    facts = json.loads(cli("verify", str(store.path), "--json").stdout)
+    assert facts["count"] == 60
+    assert facts["samples_digest"] == store.manifest.samples_digest
+
+
+def test_the_command_refuses_in_one_line(cli: Cli, tmp_path: Path) -> None:
+    dataset = Gradients()
+    store = build(dataset, "hdf5", tmp_path)
+    change_pixel(store, dataset, 5)
+    done = cli("verify", str(store.path))
+    assert done.returncode == 5
+    assert done.stdout == ""
+    assert [line for line in done.stderr.splitlines() if "sample 5 has different pixels" in line]
+    assert len(done.stderr.splitlines()) == 1
