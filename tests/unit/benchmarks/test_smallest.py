@@ -20,7 +20,7 @@ SCRIPTS = {
     "profile_cases": ("--only", "slow transform, generator"),
     "profile_overhead": ("--seconds", "0.1", "--only", "generator"),
     "readers": (*CIFAR, *SMALL),
-    "starts": ("1",),
+    "starts": ("1", "1"),
     "verdicts": (),
 }
 APART = {"control_groups", "plan_error", "recommended_loops", "runs", "scaling_io", "turns"}
