@@ -92,7 +92,7 @@ def way_of(records: Sequence[Record]) -> Way:
     """Return the medians of the replicates of a cell with one process."""
     loads = records[0].cache.applies_to == "open"
     return Way(
-        rate=statistics.median(record.samples_per_s for record in records),
+        rate=statistics.median(record.samples_per_s or 0.0 for record in records),
         cpu_s=statistics.median(
             ((record.counters.cpu_user_s or 0.0) + (record.counters.cpu_system_s or 0.0)) / record.samples
             for record in records

@@ -95,7 +95,13 @@ def run_against(
         worktree, scratch = running.enter_context(checked_out(repo.root, commit, say))
         before = _revised(revision.source, scenario, repo, worktree, say)
         replicates = _replicates_of(options, before, scenario)
-        before, after = before.repeated(replicates), scenario.repeated(replicates)
+        # A side that repeated a replicate by itself would not run beside the other one.
+        before, after = (
+            each.repeated(replicates).model_copy(
+                update={"repeat_disturbed": False} if each.repeat_disturbed else {}
+            )
+            for each in (before, scenario)
+        )
         codes = (
             plugin_sides(repo, worktree, scratch, say)
             if repo.plugin

@@ -1,7 +1,6 @@
 """Replicates that do not hold their state are measured again at the end of their round: real runs, really evicted."""
 
 import dataclasses
-import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -64,7 +63,7 @@ class Evicting(Silent):
 def two_stores(**keys: Any) -> Scenario:
     matrix = {
         "dataset": "cifar10", "synthetic": True, "limit": 2000, "batch_size": 100, "model": "none",
-        "compute": "none", "threads": 1, "cache": "warm", "backends": ["lmdb", "hdf5"], "passes": 20,
+        "compute": "none", "threads": 1, "cache": "warm", "backends": ["lmdb", "hdf5"], "passes": 4,
     }  # fmt: skip
     rule = {"name": "held", "test_limit": 0, "ceilings": False, "replicates": 3, "repeat_disturbed": True}
     return make_scenario(rule | keys | {"matrix": [matrix]})
@@ -150,4 +149,4 @@ def test_the_soundest_attempt_stands_with_the_number_of_all(
     [record] = read_records(run.folder)
     assert record.conditions is not None
     assert (record.time_to_first_batch_s * 1000, record.conditions.attempt) == (pytest.approx(stands), 2)
-    assert os.path.getsize(run.folder / SUPERSEDED_NAME)
+    assert (run.folder / SUPERSEDED_NAME).stat().st_size

@@ -17,6 +17,7 @@ from storebench.report.frame import to_frame
 from storebench.report.labels import not_held
 from storebench.report.panels import rate_ratio
 from storebench.results import CacheVerdict, Record, Status
+from storebench.runs.replicates import failures
 from tests.support.planted import make_record, write_run
 
 Cli = Callable[..., CompletedProcess[str]]
@@ -146,3 +147,10 @@ def test_a_record_that_failed_has_no_rate(rate: float, tmp_path: Path, cli: Cli)
     [head, row] = cli("export", "run").stdout.splitlines()
     values = dict(zip(head.split(","), row.split(","), strict=False))
     assert [values[name] for name in names[:2]] == ["", ""]
+
+
+@pytest.mark.parametrize(("out", "count"), [(1, 0), (3, 3)])
+def test_a_state_that_did_not_hold_fails_a_run_only_if_its_cell_has_no_rate(out: int, count: int) -> None:
+    assert len(failures(rounds("lmdb", 5, out, failed))) == count
+    crashed = dataclasses.replace(make_record("png"), status=Status.FAILED, failure="killed")
+    assert crashed in failures([crashed, *rounds("lmdb", 5, out, failed)])
