@@ -276,10 +276,11 @@ def _beside(choices: Sequence[Choice], best: Choice | None) -> list[str]:
 def _unranked(choices: Sequence[Choice], best: Choice | None) -> list[str]:
     """Return a sentence for each store that looks faster than the best one, but may not be ranked."""
     rate = (best or choices[0]).cell.median("samples_per_s") or 0.0
+    doubtful = [(c, c.cell.median("samples_per_s") or 0.0) for c in choices[1:] if c.cell.doubt]
     return [
-        f"{choice.label} may be faster: {number(choice.cell.median('samples_per_s'))} images/s, but {choice.cell.doubt}."
-        for choice in choices[1:]
-        if choice.cell.doubt and (choice.cell.median("samples_per_s") or 0.0) > rate
+        f"{choice.label} may be faster: {number(found)} images/s, but {choice.cell.doubt}."
+        for choice, found in doubtful
+        if found > rate
     ]
 
 

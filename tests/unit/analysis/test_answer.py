@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from storebench.accelerators import find_accelerator
 from storebench.analysis.answer import Answer, decide, disturbed
+from storebench.analysis.checks.findings import Rule, finding
 from storebench.analysis.checks.records import read_all, validate_records
 from storebench.analysis.choices import Choice, Loss
 from storebench.analysis.comparison import Ratio, Verdict
@@ -203,6 +204,17 @@ def test_an_invalid_base_keeps_its_place_and_allows_no_answer(tmp_path: Path) ->
     assert content.answer.base is not None
     assert (content.answer.base.backend, content.answer.choice) == ("original", None)
     assert rows(content.answer)[0][0] == "your files"
+
+
+def test_a_setting_whose_base_is_sound_answers_before_one_whose_base_is_not() -> None:
+    broken = waits("png", 40, workers=1)
+    records = [(record, Path("run/records.jsonl")) for record in (*broken, *waits("lmdb", 10, workers=1))]
+    records += [
+        (r, Path("run/records.jsonl")) for r in (*waits("png", 40, workers=2), *waits("lmdb", 10, workers=2))
+    ]
+    wrong = [finding(Rule.SCHEMA, broken[0], "overhead_s", "planted")]
+    told = [content_of(records, found).answer.base for found in ([], wrong)]
+    assert [base.cell.workers for base in told if base] == [1, 2]
 
 
 def test_jpegs_of_another_size_are_compared_with_the_files_and_their_loss_is_named() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from storebench.accelerators import find_accelerator
 from storebench.cli.main import app
 from storebench.errors import IntegrityError, OutputError
 from storebench.record.lines import RECORDS_NAME
@@ -148,7 +149,7 @@ def test_the_command_prints_a_table_and_the_answer(run: Path, tmp_path: Path) ->
     ]
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output
-    answer = summarise_results(run / RECORDS_NAME).answer
+    answer = summarise_results(run / RECORDS_NAME, [find_accelerator("mine=500")]).answer
     assert answer.sentence in done.stdout
     assert "starves it, " in done.stdout
     as_json = CliRunner().invoke(app, [*command, "--json"])
