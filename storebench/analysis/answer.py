@@ -135,7 +135,7 @@ def decide(
         if not equal:
             return told(f"use {loses}", best, taken=True)
         is_open = any(choice.verdict is Verdict.UNDECIDED for choice in equal)
-        return told(f"equal augmentation undecided; {loses}" if is_open else f"keep {name}; {loses}", best)
+        return told(f"undecided at equal augmentation; {loses}" if is_open else f"keep {name}; {loses}", best)
     if all(choice.verdict in _DECIDED for choice in others):
         return told(f"keep {name}: no other store {verb}s more than 10% faster.", fastest)
     if nearest is None or nearest.times <= 1:
@@ -259,7 +259,7 @@ def _conditions(panel: Panel, base: CellSummary, best: Choice | None) -> str:
 
 
 def _beside(choices: Sequence[Choice], best: Choice | None) -> list[str]:
-    """Return a sentence on the stores that are no slower than the best one, as far as these rounds tell."""
+    """Return a sentence on the stores that are neither faster nor slower than the best one, as far as these rounds tell."""
     if best is None:
         return []
     alike = [
@@ -268,7 +268,7 @@ def _beside(choices: Sequence[Choice], best: Choice | None) -> list[str]:
         if choice is not best
         and not choice.cell.doubt
         and (found := rate_ratio(choice.cell, best.cell)) is not None
-        and found.verdict is not Verdict.SLOWER
+        and found.verdict in (Verdict.EQUAL, Verdict.UNDECIDED)
     ]
     return [f"Not told apart from {best.label}: {', '.join(alike)}."] if alike else []
 

@@ -152,6 +152,8 @@ def as_dict(written: "Report") -> dict[str, Any]:
         "lines": list(told.lines),
         "changes": list(told.changes),
         "command": told.command,
+        "caveats": list(content.caveats),
+        "accelerators": [{"caption": table.caption, "rows": rows(table)} for table in content.feeding],
         "incomplete": list(content.incomplete),
         "failed_cells": len(content.failed),
         "invalid_cells": sum(bool(cell.invalid) for cell in content.cells),
