@@ -337,6 +337,14 @@ def test_stores_that_are_not_told_apart_from_the_best_are_named() -> None:
     assert "LevelDB" not in told[0]
 
 
+def test_a_store_that_is_faster_than_the_choice_is_told_apart_from_it() -> None:
+    rates = {"original": 300.0, "lmdb+original": 600.0, "lmdb": 2500.0}
+    found = answered(*(loaded(name, rate, image_size=224) for name, rate in rates.items()))
+    assert found.choice is not None
+    assert found.choice.backend == "lmdb+original"
+    assert not any(line.startswith("Not told apart") for line in found.changes)
+
+
 def test_another_state_with_another_store_would_change_it() -> None:
     limited: dict[str, Any] = {"cache": "limited", "memory_bytes": 1 << 28}
     found = answered(
