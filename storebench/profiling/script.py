@@ -199,7 +199,7 @@ def main(path: list[str], before: set[str]) -> None:
     folder = os.getcwd() if options.as_module else os.path.dirname(os.path.realpath(name))  # noqa: PTH109, PTH120
     own_path, sys.path = sys.path, path if sys.flags.safe_path else [folder, *path]
     end = _End(options, own_path, _hidden_modules(before))
-    loops.begin_script(has_ceiling=options.ceiling)
+    loops.begin_script(has_ceiling=options.ceiling, keeps_loaders=options.sweep)
     sys.meta_path.insert(0, _AfterImport())
     end.precede()
     try:

@@ -386,8 +386,15 @@ def _startup(case: _Case, part: Bound) -> _Limit:
     advice = f"less work before the first batch: {report.startup_s:.1f} s"
     if report.epochs > 1:
         return _Limit(part, gain, gain, advice)
-    # A longer loop pays no more for it, but for any other limit.
-    return _Limit(part, gain, min(gain, LEAST_GAIN), f"{advice}, paid once in this loop of one epoch")
+    # A longer loop pays no more for it, but for any other limit, the loop itself included.
+    removed = min(gain, LEAST_GAIN) if gain > _computing(case, Bound.COMPUTE).gain else 1.0
+    return _Limit(part, gain, removed, f"{advice}, paid once in this loop of one epoch")
+
+
+def _computing(case: _Case, part: Bound) -> _Limit:
+    """Return the limit that the loop itself is, which is one only if no other gains enough."""
+    saved_s = max(0.0, case.report.step_s - case.costs.with_share(0.0, part).step_s)
+    return _Limit(part, case.gain(saved_s + case.report.first_loops_s / case.report.steps), 1.0)
 
 
 def _stalls(case: _Case, part: Bound) -> _Limit:
@@ -428,8 +435,7 @@ def _judged(case: _Case) -> Report:
     part = max(limits, key=lambda part: (round(limits[part].removed, 2), spent.get(part, 0.0)))
     limit = limits[part]
     if limit.removed < LEAST_GAIN:
-        saved_s = max(0.0, report.step_s - costs.with_share(0.0, Bound.COMPUTE).step_s)
-        limit = _Limit(Bound.COMPUTE, case.gain(saved_s + report.first_loops_s / report.steps), 1.0)
+        limit = _computing(case, Bound.COMPUTE)
     elif is_opaque and part in costs.wall:
         limit = limit._replace(bound=Bound.LOADER)
     shown = set(case.rates) or ({1, report.cores, case.needed, costs.workers} if report.parts_s else set())

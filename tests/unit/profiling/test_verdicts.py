@@ -256,6 +256,11 @@ CASES: dict[str, tuple[Loop, Bound, float]] = {
         6.08 / 0.1,
     ),
     "a slow first step": (Loop(dataset_s=0.002, loop_s=0.020, loops_s=SLOW_FIRST), Bound.COMPUTE, 60.0),
+    "a slow first step, after a slow start": (
+        Loop(dataset_s=0.002, loop_s=0.020, loops_s=SLOW_FIRST, start_s=1.6, steps=50),
+        Bound.COMPUTE,
+        6.58 / 1.7,
+    ),
     "a slow first step of workers that persist": (
         Loop(dataset_s=0.002, loop_s=0.020, loops_s=SLOW_FIRST, epochs=3, persists=True),
         Bound.COMPUTE,
