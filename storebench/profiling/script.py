@@ -3,16 +3,13 @@
 import atexit
 import builtins
 import concurrent.futures.process  # noqa: F401 - cannot be imported when the main thread has ended
-import contextlib
 import fcntl
 import functools
 import importlib.abc
 import importlib.machinery
 import json
-import mmap
 import os
 import pkgutil
-import resource
 import runpy
 import shlex
 import signal
@@ -22,7 +19,7 @@ import sys
 import tempfile
 import threading
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,8 +31,11 @@ from storebench.profiling.recorder import Recorder
 from storebench.profiling.stacks import OWN
 from storebench.profiling.verdict import LEAST_GAIN, report_of
 
-_BUSY_S = 0.5
-"""Processes that computed for so long may have trained."""
+_NOTHING_SEEN = (
+    "storebench profile: this process iterated no torch DataLoader; those that it started other than by fork were not"
+    " seen: wrap the loader there, storebench.profile(loader), or start them by"
+    " torchrun --nproc-per-node N -m storebench profile SCRIPT"
+)
 
 
 class Options(NamedTuple):
@@ -54,7 +54,6 @@ class _End:
     def __init__(self, options: Options, path: list[str], modules: dict[str, types.ModuleType]) -> None:
         self._options, self._path, self._modules = options, path, modules
         self._pid, self._is_done = os.getpid(), False
-        self._is_child_seen = mmap.mmap(-1, 1)  # of the processes that the script forks, too
 
     def conclude(self, *, is_last: bool = False) -> None:
         """Write the verdict; nothing of a forked process without a loop. If it `is_last`, nothing more is measured."""
@@ -62,24 +61,14 @@ class _End:
         if self._is_done or (is_child and not loops.here()):
             return
         self._is_done = True
-        if is_child:
-            self._is_child_seen[0] = 1
         if threading.current_thread() is threading.main_thread():
             # torch raises wherever this process is when a worker has died, which the script's own error says by now.
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        with self._own_imports():
-            Guard().attempt(lambda: self._write(is_child=is_child, is_last=is_last or is_child))
-
-    @contextlib.contextmanager
-    def _own_imports(self) -> Iterator[None]:
-        path, modules = sys.path, {name: sys.modules.get(name) for name in self._modules}
         sys.path = self._path
         sys.modules.update(self._modules)
-        yield
-        sys.path = path
-        sys.modules.update({name: module for name, module in modules.items() if module is not None})
+        Guard().attempt(lambda: self._write(is_last=is_last or is_child))
 
-    def _write(self, *, is_child: bool, is_last: bool) -> None:
+    def _write(self, *, is_last: bool) -> None:
         """Write the verdict on the loops; of several ranks, one line each and one verdict."""
         report, recorder = loops.verdict() or (Report(bound=Bound.UNKNOWN), Recorder())
         options, ranks, out = self._options, int(os.environ.get("LOCAL_WORLD_SIZE", "1")), self._options.out
@@ -87,20 +76,18 @@ class _End:
             _conclude_ranks(report, ranks)
             out = out and f"{out}/rank{os.environ['RANK']}"
         elif not recorder.epochs:
-            if not self._is_child_seen[0]:
-                say(_nothing_seen())
+            say(_NOTHING_SEEN)
             return
         else:
             loader = loops.loader_of(recorder) if options.sweep and not is_last else None
             if loader is not None:
                 from storebench.profiling.sweep import sweep
-                from storebench.profiling.torch_loaders import watch_all
 
-                watch_all(None)
+                _watch_all(None)
                 report = loops.described(report_of(recorder, sweep(loader)), recorder)
             say(str(report))
         if out is not None:
-            write_profile(Path(out, f"process{os.getpid()}" if is_child else ""), recorder, report)
+            write_profile(Path(out), recorder, report)
         if options.convert and ranks == 1 and not is_last:
             _convert(report, out)
 
@@ -134,16 +121,6 @@ class _End:
         os.kill(os.getpid(), number)
 
 
-def _nothing_seen() -> str:
-    children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    if children.ru_utime + children.ru_stime < _BUSY_S:
-        return "storebench profile: the script iterated no torch DataLoader"
-    return (
-        "storebench profile: this process iterated no torch DataLoader; those that it started were not seen: wrap the"
-        " loader there, storebench.profile(loader), or start them by torchrun --nproc-per-node N -m storebench profile SCRIPT"
-    )
-
-
 def _convert(report: Report, out: str | None) -> None:
     """Run what the report prints to measure the stores that the files could become."""
     if report.converting is None:
@@ -170,16 +147,16 @@ class _AfterImport(importlib.abc.MetaPathFinder):
 
             def execute_and_watch(module: types.ModuleType) -> None:
                 execute(module)
-                Guard().attempt(_watch_all)
+                Guard().attempt(lambda: _watch_all(loops.recorder_of))
 
             spec.loader.exec_module = execute_and_watch  # type: ignore[method-assign]
         return spec
 
 
-def _watch_all() -> None:
+def _watch_all(recorder_of: Callable[[Any], Recorder] | None) -> None:
     from storebench.profiling.torch_loaders import watch_all
 
-    watch_all(loops.recorder_of)
+    watch_all(recorder_of)
 
 
 class _Rank(NamedTuple):

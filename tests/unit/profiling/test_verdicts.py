@@ -97,7 +97,7 @@ class Loop:
             loop_s = self.loops_s.get(place, self.loop_s)
             if self.every and place % self.every == self.every - 1:
                 loop_s = self.then_s
-            told = Told(1, int(S * (dataset_s + self.collate_s + self.pickling_s)), 0, 0, Seen({}, 0, ()))
+            told = Told(1, int(S * (dataset_s + self.collate_s + self.pickling_s)), 0, Seen({}, 0, ()))
             made = Made(
                 began_ns=int(S * began),
                 collated_ns=int(S * (began + making_s - self.collate_s)),
