@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from storebench.profiling.batch_times import Made
 from storebench.profiling.profile_report import Bound, Report
 from storebench.profiling.recorder import Recorder, Step
-from storebench.profiling.replay import replayed_s
 
 SECOND = NEARLY_NONE = 1e-9
 MAKING = (Bound.TRANSFORM, Bound.WAITING, Bound.COLLATE, Bound.HANDOFF)
@@ -25,6 +24,39 @@ def mean(values: Iterable[float | None]) -> float | None:
 def mean_s(values_ns: Iterable[int | None]) -> float:
     """Return the mean of nanoseconds in seconds, 0 if there are none."""
     return SECOND * (mean(values_ns) or 0.0)
+
+
+def replayed_s(
+    makes_s: Sequence[float],
+    loops_s: Sequence[float],
+    *,
+    workers: int,
+    ahead: int,
+    receive_s: float = 0.0,
+    pin_s: float = 0.0,
+) -> float:
+    """Return the seconds per step of a loop that goes on for long; step i loops so long, and its batch takes so long to make.
+
+    As in torch: worker i % workers makes batch i, which is asked for when the loop takes the one that is `ahead` before
+    it, and batches are given in order. Without workers, the loop makes them.
+    """
+    count = len(makes_s)
+    if not workers:
+        return (sum(makes_s) + sum(loops_s)) / count + receive_s + pin_s
+    now = pinned = lap_s = 0.0
+    made = [0.0] * (2 * count)
+    given = [0.0] * (2 * count)
+    for step in range(2 * count):
+        # The queue is empty before the first lap, and as usual before the second.
+        if step == count:
+            lap_s = now
+        asked = given[step - ahead] if step >= ahead else 0.0
+        free = made[step - workers] if step >= workers else 0.0
+        made[step] = max(asked, free) + makes_s[step % count]
+        pinned = max(pinned, made[step]) + pin_s
+        given[step] = now = max(now, pinned) + receive_s
+        now += loops_s[step % count]
+    return (now - lap_s) / count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,12 +197,10 @@ def _making(
     helping_s = max(0.0, threads_s - unpickling_s)
     idle_s = max(0.0, making_s - cpu_s - delayed_s - handing_s)
     blocked_s = max(0.0, idle_s - helping_s)
-    delay_s = 0.0 if recorder.workers else delayed_s  # side by side, parts delay each other
-    collating_frac = collate_cpu_s / max(cpu_s, NEARLY_NONE)
     wall = {
-        Bound.TRANSFORM: dataset_cpu_s + idle_s - blocked_s + delay_s * (1.0 - collating_frac),
+        Bound.TRANSFORM: dataset_cpu_s + idle_s - blocked_s,
         Bound.WAITING: blocked_s,
-        Bound.COLLATE: collate_cpu_s + delay_s * collating_frac,
+        Bound.COLLATE: collate_cpu_s,
         Bound.HANDOFF: handing_s,
     }
     cpu = {

@@ -22,7 +22,7 @@ class Loops:
     def __init__(self) -> None:
         self.recorders: list[Recorder] = []
         self._seen: dict[Recorder, tuple[object, weakref.ref[Any]]] = {}
-        self._kept: dict[Recorder, Any] = {}  # copies of loaders, which a loop may make and drop
+        self.kept: dict[Recorder, Any] = {}  # copies of loaders, which a loop may make and drop
         self._has_ceiling = self._keeps_loaders = False
         self._began_ns: int | None = None
 
@@ -50,7 +50,7 @@ class Loops:
             self.recorders.append(recorder)
         self._seen[recorder] = key, weakref.ref(loader)
         if self._keeps_loaders:
-            self._kept[recorder] = copy.copy(loader)
+            self.kept[recorder] = copy.copy(loader)
         return recorder
 
     def add(self, recorder: Recorder, loader: Any, *names: Any) -> None:
@@ -58,10 +58,6 @@ class Loops:
         recorder.name = name_of(user_frames(), type(loader), loader, *names)
         if self._began_ns is not None:  # else they are as many as its epochs, maybe
             self.recorders.append(recorder)
-
-    def loader_of(self, recorder: Recorder) -> Any:
-        """Return a copy of the last loader of a recorder; None if it was not kept."""
-        return self._kept.get(recorder)
 
     def verdict(self) -> tuple[Report, Recorder] | None:
         """Return the verdict on the loader whose waits take longest, or on the longest loop if all waits are short."""

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -79,12 +79,10 @@ class _End:
             say(_NOTHING_SEEN)
             return
         else:
-            loader = loops.loader_of(recorder) if options.sweep and not is_last else None
-            if loader is not None:
-                from storebench.profiling.sweep import sweep
+            if recorder in loops.kept and not is_last:
+                from storebench.profiling.torch_loaders import sweep
 
-                _watch_all(None)
-                report = loops.described(report_of(recorder, sweep(loader)), recorder)
+                report = loops.described(report_of(recorder, sweep(loops.kept[recorder])), recorder)
             say(str(report))
         if out is not None:
             write_profile(Path(out), recorder, report)
@@ -147,16 +145,16 @@ class _AfterImport(importlib.abc.MetaPathFinder):
 
             def execute_and_watch(module: types.ModuleType) -> None:
                 execute(module)
-                Guard().attempt(lambda: _watch_all(loops.recorder_of))
+                Guard().attempt(_watch_all)
 
             spec.loader.exec_module = execute_and_watch  # type: ignore[method-assign]
         return spec
 
 
-def _watch_all(recorder_of: Callable[[Any], Recorder] | None) -> None:
+def _watch_all() -> None:
     from storebench.profiling.torch_loaders import watch_all
 
-    watch_all(recorder_of)
+    watch_all(loops.recorder_of)
 
 
 class _Rank(NamedTuple):

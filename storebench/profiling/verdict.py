@@ -13,10 +13,9 @@ from functools import cached_property
 from typing import NamedTuple
 
 from storebench.profiling.batch_times import Made
-from storebench.profiling.costs import NEARLY_NONE, SECOND, Costs, costs_of, mean, mean_s, scaled
+from storebench.profiling.costs import NEARLY_NONE, SECOND, Costs, costs_of, mean, mean_s, replayed_s, scaled
 from storebench.profiling.profile_report import LEAST_LOOKS, Bound, Report, SlowSamples, hot_lines, unseen_of
 from storebench.profiling.recorder import Recorder, Step
-from storebench.profiling.replay import replayed_s
 
 LEAST_GAIN = 1.10
 """A part of the loading is the limit only if without it the loop would be this many times as fast."""
@@ -134,8 +133,7 @@ def _alike(steps: list[Step], lag: int) -> tuple[list[Step], float]:
 def _usual_s(steady: list[Step], lag: int) -> float:
     """Return the longest usual wait: workers make their batches side by side, so waits come in bursts of one per worker."""
     turns = [_total_s(steady[at : at + lag]) for at in range(0, len(steady) - lag + 1, lag)]
-    making = [SECOND * (step.made.ended_ns - step.made.began_ns) for step in steady if step.made is not None]
-    return max(statistics.median(turns or [_total_s(steady)]), statistics.median(making or [0.0]))
+    return statistics.median(turns or [_total_s(steady)])
 
 
 def _total_s(steps: Iterable[Step]) -> float:
