@@ -197,10 +197,12 @@ def _making(
     helping_s = max(0.0, threads_s - unpickling_s)
     idle_s = max(0.0, making_s - cpu_s - delayed_s - handing_s)
     blocked_s = max(0.0, idle_s - helping_s)
+    delay_s = 0.0 if recorder.workers else delayed_s  # side by side, parts delay each other
+    collating_frac = collate_cpu_s / max(cpu_s, NEARLY_NONE)
     wall = {
-        Bound.TRANSFORM: dataset_cpu_s + idle_s - blocked_s,
+        Bound.TRANSFORM: dataset_cpu_s + idle_s - blocked_s + delay_s * (1.0 - collating_frac),
         Bound.WAITING: blocked_s,
-        Bound.COLLATE: collate_cpu_s,
+        Bound.COLLATE: collate_cpu_s + delay_s * collating_frac,
         Bound.HANDOFF: handing_s,
     }
     cpu = {

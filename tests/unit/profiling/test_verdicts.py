@@ -357,6 +357,11 @@ PREDICTED: dict[str, tuple[Loop, Mapping[int, float] | None, dict[int, float]]] 
         None,
         {1: 0.5, 2: 1.0},
     ),
+    "other programs on the cores, no workers": (
+        Loop(workers=0, dataset_s=0.020, delayed_s=0.020, loop_s=0.020),
+        None,
+        {1: 1.5, 2: 3.0},
+    ),
     "a queue that cannot use a long pause": (
         Loop(workers=0, blocked_s=0.050, loop_s=0.0125, every=40, then_s=1.9, steps=400),
         None,
