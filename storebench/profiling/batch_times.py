@@ -39,7 +39,6 @@ class Told(NamedTuple):
     batches: int
     cpu_ns: int  # of all its threads
     device_bytes: int
-    major_faults: int
     seen: Seen
 
 
@@ -140,7 +139,6 @@ class Maker(Guard):
             batches=batches,
             cpu_ns=self._cpu_ns - cpu_ns,
             device_bytes=io.device_read_bytes if io else 0,
-            major_faults=io.major_faults if io else 0,
             seen=self._sampler.take(),
         )
 

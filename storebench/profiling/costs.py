@@ -1,14 +1,12 @@
 """What the parts of a loop cost, from its measured times, and how long its steps would take at other costs."""
 
 import dataclasses
-import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from storebench.profiling.batch_times import Made
 from storebench.profiling.profile_report import Bound, Report
 from storebench.profiling.recorder import Recorder, Step
-from storebench.profiling.replay import replayed_s
 
 SECOND = NEARLY_NONE = 1e-9
 MAKING = (Bound.TRANSFORM, Bound.WAITING, Bound.COLLATE, Bound.HANDOFF)
@@ -28,6 +26,39 @@ def mean_s(values_ns: Iterable[int | None]) -> float:
     return SECOND * (mean(values_ns) or 0.0)
 
 
+def replayed_s(
+    makes_s: Sequence[float],
+    loops_s: Sequence[float],
+    *,
+    workers: int,
+    ahead: int,
+    receive_s: float = 0.0,
+    pin_s: float = 0.0,
+) -> float:
+    """Return the seconds per step of a loop that goes on for long; step i loops so long, and its batch takes so long to make.
+
+    As in torch: worker i % workers makes batch i, which is asked for when the loop takes the one that is `ahead` before
+    it, and batches are given in order. Without workers, the loop makes them.
+    """
+    count = len(makes_s)
+    if not workers:
+        return (sum(makes_s) + sum(loops_s)) / count + receive_s + pin_s
+    now = pinned = lap_s = 0.0
+    made = [0.0] * (2 * count)
+    given = [0.0] * (2 * count)
+    for step in range(2 * count):
+        # The queue is empty before the first lap, and as usual before the second.
+        if step == count:
+            lap_s = now
+        asked = given[step - ahead] if step >= ahead else 0.0
+        free = made[step - workers] if step >= workers else 0.0
+        made[step] = max(asked, free) + makes_s[step % count]
+        pinned = max(pinned, made[step]) + pin_s
+        given[step] = now = max(now, pinned) + receive_s
+        now += loops_s[step % count]
+    return (now - lap_s) / count
+
+
 @dataclass(frozen=True, kw_only=True)
 class Costs:
     """Seconds per step or batch of each part, and of CPU time; and how single steps and batches differ."""
@@ -36,11 +67,11 @@ class Costs:
     cores: int
     ahead: int  # batches that each worker makes ahead
     series: Mapping[Bound, Sequence[float]]  # the parts of single batches, and the loops of steps
+    elsewhere: Sequence[float]  # of single steps, in requests to other loaders
+    slow_fracs: Sequence[float]  # of the dataset's time for each batch: a slow sample, beyond the usual
     wall: dict[Bound, float]
     cpu: dict[Bound, float]
-    elsewhere: Sequence[float] = ()  # of single steps, in requests to other loaders
     receiving_s: float = 0.0
-    slow_fracs: Sequence[float] = ()  # of the dataset's time for each batch: a slow sample, beyond the usual
     rest_s: float = 0.0  # of a step, if workers are not its longest stage
     stretch: float = 1.0  # of the workers' time, if they are
 
@@ -60,11 +91,8 @@ class Costs:
         parts_s = zip(*(scaled(self.series[part], stretch * self.wall[part]) for part in MAKING), strict=True)
         loops_s = scaled(self.series[Bound.COMPUTE], self.wall[Bound.COMPUTE])
         return replayed_s(
-            [sum(batch_s) for batch_s in parts_s],
-            [
-                loop_s + other_s
-                for loop_s, other_s in itertools.zip_longest(loops_s, self.elsewhere, fillvalue=0.0)
-            ],
+            list(map(sum, parts_s)),
+            list(map(sum, zip(loops_s, self.elsewhere, strict=True))),
             workers=self.workers,
             ahead=self.workers * self.ahead,
             receive_s=self.receiving_s + self.rest_s,
@@ -126,7 +154,7 @@ def costs_of(
             Bound.WAITING: [batch.idle_s if batch else 0.0 for batch in batches],
             Bound.COLLATE: [SECOND * batch.collate_cpu_ns if batch else 0.0 for batch in batches],
             Bound.HANDOFF: [0.0] * len(batches),
-            Bound.COMPUTE: [SECOND * ((step.loop_ns or 0) - step.delayed_ns) for step in replayed],
+            Bound.COMPUTE: [SECOND * (step.loop_ns or 0) for step in replayed],
         },
         slow_fracs=[report.slow.excess_frac(batch) if report.slow and batch else 0.0 for batch in batches],
         elsewhere=[SECOND * step.elsewhere_ns for step in replayed],
@@ -142,12 +170,13 @@ def costs_of(
     looping_s = max(0.0, report.loop_s - mean_s(step.delayed_ns for step in even))
     made_s = (costs.making_s - wall[Bound.HANDOFF]) / workers
     busy_s = looping_s + report.elsewhere_s + waiting_cpu_s + wall[Bound.HANDOFF] / workers
-    if starving_s >= report.wait_s / 2 or max(made_s, wall[Bound.PINNING]) > busy_s:
+    are_slower = starving_s >= report.wait_s / 2 or max(made_s, wall[Bound.PINNING]) > busy_s
+    if are_slower:
         costs = dataclasses.replace(costs, wall=wall | {Bound.COMPUTE: looping_s}, receiving_s=waiting_cpu_s)
-        return costs.fitted(report.step_s, to_workers=True) if is_fitted else costs, shares
-    received_s = report.wait_s - starving_s - mean_s(step.wait_delayed_ns for step in even)
-    costs = dataclasses.replace(costs, receiving_s=max(waiting_cpu_s, received_s))
-    return costs.fitted(report.step_s, to_workers=False) if is_fitted else costs, shares
+    else:
+        received_s = report.wait_s - starving_s - mean_s(step.wait_delayed_ns for step in even)
+        costs = dataclasses.replace(costs, receiving_s=max(waiting_cpu_s, received_s))
+    return costs.fitted(report.step_s, to_workers=are_slower) if is_fitted else costs, shares
 
 
 def _making(

@@ -1,5 +1,6 @@
 """The loops over loaders that this process has seen, and which of them a verdict is about."""
 
+import copy
 import dataclasses
 import os
 import time
@@ -21,12 +22,14 @@ class Loops:
     def __init__(self) -> None:
         self.recorders: list[Recorder] = []
         self._seen: dict[Recorder, tuple[object, weakref.ref[Any]]] = {}
-        self._has_ceiling = False
+        self.kept: dict[Recorder, Any] = {}  # copies of loaders, which a loop may make and drop
+        self._has_ceiling = self._keeps_loaders = False
         self._began_ns: int | None = None
 
-    def begin_script(self, *, has_ceiling: bool) -> None:
+    def begin_script(self, *, has_ceiling: bool, keeps_loaders: bool = False) -> None:
         """Note that the script begins of whose time the loops take a share."""
         self._has_ceiling, self._began_ns = has_ceiling, time.monotonic_ns()
+        self._keeps_loaders = keeps_loaders
 
     def here(self) -> list[Recorder]:
         """Return the recorders of the loops of this process: the script may have forked it."""
@@ -46,6 +49,8 @@ class Loops:
             recorder.name = name_of(frames, type(loader.dataset), loader)
             self.recorders.append(recorder)
         self._seen[recorder] = key, weakref.ref(loader)
+        if self._keeps_loaders:
+            self.kept[recorder] = copy.copy(loader)
         return recorder
 
     def add(self, recorder: Recorder, loader: Any, *names: Any) -> None:
@@ -53,10 +58,6 @@ class Loops:
         recorder.name = name_of(user_frames(), type(loader), loader, *names)
         if self._began_ns is not None:  # else they are as many as its epochs, maybe
             self.recorders.append(recorder)
-
-    def loader_of(self, recorder: Recorder) -> Any:
-        """Return the last loader of a recorder; None if it is gone."""
-        return self._seen[recorder][1]() if recorder in self._seen else None
 
     def verdict(self) -> tuple[Report, Recorder] | None:
         """Return the verdict on the loader whose waits take longest, or on the longest loop if all waits are short."""

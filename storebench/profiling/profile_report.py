@@ -13,7 +13,7 @@ from storebench.plain_text import plain
 from storebench.probes.machine import counts_reads
 from storebench.profiling.batch_times import Made
 from storebench.profiling.files import IMAGES, Files
-from storebench.profiling.recorder import MOST_STEPS, Recorder
+from storebench.profiling.recorder import Recorder
 from storebench.profiling.stacks import Place
 from storebench.units import number_of, rounded_bytes
 
@@ -88,9 +88,6 @@ _DECODING = (
     Bound.LOADER,
 )
 """Limits that a store of smaller or decoded images may take away."""
-
-_COMPUTING = (Bound.TRANSFORM, Bound.COLLATE, Bound.REPEATED, Bound.SLOW_SAMPLES, Bound.HANDOFF)
-"""Limits that may take cores from the loop."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +164,6 @@ class Report:
     shares: Mapping[str, float] = field(default_factory=dict)
     cpu_s: float | None = None
     device_bytes: float | None = None
-    major_faults: float | None = None
     ready_batches: float | None = None
     prefetched: int = 0
     first_batch_s: float = 0.0
@@ -248,12 +244,8 @@ class Report:
         if self.first_epoch:
             lost = "" if self.workers else ", and workers would not have what this process caches"
             yield f"epoch 1 was {self.first_epoch:.1f} times as long: this is about the later ones{lost}"
-        if self.epochs >= self.steps > 1:
-            yield "each step starts an epoch: keep the iterator"
         if self.slow:
             yield str(self.slow)
-        if self.bound in _COMPUTING and self.wait_frac < (1.0 - 1.0 / self.gain) / 2.0:
-            yield "few waits, but loading takes cores from the loop"
 
     def _lines_below(self) -> Iterator[str]:
         """Return the lines below those of the code."""
@@ -340,7 +332,5 @@ def unseen_of(recorder: Recorder, *, is_inside_seen: bool) -> Iterator[str]:
         yield "the inside of the loader (batches came without times)"
     if recorder.has_ceiling and not recorder.replayed:
         yield "the ceiling (the loop asked for no batch after the last one)"
-    if len(recorder.steps) == MOST_STEPS:
-        yield f"all but the last {MOST_STEPS:,} steps"
     if recorder.files is not None and not counts_reads(recorder.files.filesystem):
         yield f"reads from devices (not counted on {recorder.files.filesystem})"

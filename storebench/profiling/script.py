@@ -3,16 +3,13 @@
 import atexit
 import builtins
 import concurrent.futures.process  # noqa: F401 - cannot be imported when the main thread has ended
-import contextlib
 import fcntl
 import functools
 import importlib.abc
 import importlib.machinery
 import json
-import mmap
 import os
 import pkgutil
-import resource
 import runpy
 import shlex
 import signal
@@ -22,7 +19,7 @@ import sys
 import tempfile
 import threading
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,8 +31,11 @@ from storebench.profiling.recorder import Recorder
 from storebench.profiling.stacks import OWN
 from storebench.profiling.verdict import LEAST_GAIN, report_of
 
-_BUSY_S = 0.5
-"""Processes that computed for so long may have trained."""
+_NOTHING_SEEN = (
+    "storebench profile: this process iterated no torch DataLoader; those that it started other than by fork were not"
+    " seen: wrap the loader there, storebench.profile(loader), or start them by"
+    " torchrun --nproc-per-node N -m storebench profile SCRIPT"
+)
 
 
 class Options(NamedTuple):
@@ -54,7 +54,6 @@ class _End:
     def __init__(self, options: Options, path: list[str], modules: dict[str, types.ModuleType]) -> None:
         self._options, self._path, self._modules = options, path, modules
         self._pid, self._is_done = os.getpid(), False
-        self._is_child_seen = mmap.mmap(-1, 1)  # of the processes that the script forks, too
 
     def conclude(self, *, is_last: bool = False) -> None:
         """Write the verdict; nothing of a forked process without a loop. If it `is_last`, nothing more is measured."""
@@ -62,24 +61,14 @@ class _End:
         if self._is_done or (is_child and not loops.here()):
             return
         self._is_done = True
-        if is_child:
-            self._is_child_seen[0] = 1
         if threading.current_thread() is threading.main_thread():
             # torch raises wherever this process is when a worker has died, which the script's own error says by now.
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        with self._own_imports():
-            Guard().attempt(lambda: self._write(is_child=is_child, is_last=is_last or is_child))
-
-    @contextlib.contextmanager
-    def _own_imports(self) -> Iterator[None]:
-        path, modules = sys.path, {name: sys.modules.get(name) for name in self._modules}
         sys.path = self._path
         sys.modules.update(self._modules)
-        yield
-        sys.path = path
-        sys.modules.update({name: module for name, module in modules.items() if module is not None})
+        Guard().attempt(lambda: self._write(is_last=is_last or is_child))
 
-    def _write(self, *, is_child: bool, is_last: bool) -> None:
+    def _write(self, *, is_last: bool) -> None:
         """Write the verdict on the loops; of several ranks, one line each and one verdict."""
         report, recorder = loops.verdict() or (Report(bound=Bound.UNKNOWN), Recorder())
         options, ranks, out = self._options, int(os.environ.get("LOCAL_WORLD_SIZE", "1")), self._options.out
@@ -87,20 +76,16 @@ class _End:
             _conclude_ranks(report, ranks)
             out = out and f"{out}/rank{os.environ['RANK']}"
         elif not recorder.epochs:
-            if not self._is_child_seen[0]:
-                say(_nothing_seen())
+            say(_NOTHING_SEEN)
             return
         else:
-            loader = loops.loader_of(recorder) if options.sweep and not is_last else None
-            if loader is not None:
-                from storebench.profiling.sweep import sweep
-                from storebench.profiling.torch_loaders import watch_all
+            if recorder in loops.kept and not is_last:
+                from storebench.profiling.torch_loaders import sweep
 
-                watch_all(None)
-                report = loops.described(report_of(recorder, sweep(loader)), recorder)
+                report = loops.described(report_of(recorder, sweep(loops.kept[recorder])), recorder)
             say(str(report))
         if out is not None:
-            write_profile(Path(out, f"process{os.getpid()}" if is_child else ""), recorder, report)
+            write_profile(Path(out), recorder, report)
         if options.convert and ranks == 1 and not is_last:
             _convert(report, out)
 
@@ -132,16 +117,6 @@ class _End:
         if os.getpid() == self._pid:  # not a process that the script forked
             self.conclude(is_last=True)
         os.kill(os.getpid(), number)
-
-
-def _nothing_seen() -> str:
-    children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    if children.ru_utime + children.ru_stime < _BUSY_S:
-        return "storebench profile: the script iterated no torch DataLoader"
-    return (
-        "storebench profile: this process iterated no torch DataLoader; those that it started were not seen: wrap the"
-        " loader there, storebench.profile(loader), or start them by torchrun --nproc-per-node N -m storebench profile SCRIPT"
-    )
 
 
 def _convert(report: Report, out: str | None) -> None:
@@ -199,7 +174,7 @@ def main(path: list[str], before: set[str]) -> None:
     folder = os.getcwd() if options.as_module else os.path.dirname(os.path.realpath(name))  # noqa: PTH109, PTH120
     own_path, sys.path = sys.path, path if sys.flags.safe_path else [folder, *path]
     end = _End(options, own_path, _hidden_modules(before))
-    loops.begin_script(has_ceiling=options.ceiling)
+    loops.begin_script(has_ceiling=options.ceiling, keeps_loaders=options.sweep)
     sys.meta_path.insert(0, _AfterImport())
     end.precede()
     try:

@@ -1,10 +1,13 @@
-"""Watch torch's DataLoaders from inside, without a change of the loader, its dataset or its batches."""
+"""Watch torch's DataLoaders from inside, without a change of the loader, its dataset or its batches; or sweep workers."""
 
 # ruff: noqa: SLF001 - torch has no public names for what is extended here
 
 import contextlib
+import copy
 import functools
 import os
+import time
+import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +20,7 @@ from storebench.profiling.recorder import Recorder, asking
 
 _recorders: "dict[int, tuple[weakref.ref[DataLoader[Any]], Recorder]]" = {}  # by id: a loader may have an own __hash__
 _guard = Guard()
+_SWEPT_S = 2.0  # with each number of workers
 _recorder_of_any: Callable[["DataLoader[Any]"], Recorder] | None = None
 
 
@@ -111,6 +115,41 @@ def _make_watched_iterator(loader: "DataLoader[Any]") -> Any:
         recorder.maker = Maker()
         iterator._dataset_fetcher = TimedFetcher(iterator._dataset_fetcher, recorder.maker, deliver)
     return iterator
+
+
+def sweep(loader: "DataLoader[Any]") -> dict[int, float]:
+    """Return batches per second by the number of workers, each from a few seconds without a loop; none if batches are too few."""
+    watch_all(None)
+    cores = len(os.sched_getaffinity(0))
+    counts = {0, cores, 2 * cores, loader.num_workers} | {1 << power for power in range(cores.bit_length())}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "This DataLoader will create")
+        rates = {count: _rate(_with_workers(loader, count)) for count in sorted(counts)}
+    if not rates[loader.num_workers]:
+        return {}
+    return {count: rate for count, rate in rates.items() if rate}
+
+
+def _with_workers(loader: "DataLoader[Any]", count: int) -> "DataLoader[Any]":
+    other = copy.copy(loader)
+    other._iterator = None  # workers that persist are those of the loader that was copied
+    other.num_workers = count
+    other.prefetch_factor = (loader.prefetch_factor or 2) if count else None
+    return other
+
+
+def _rate(loader: "DataLoader[Any]") -> float:
+    """Return batches per second, from the first batch of the last worker on."""
+    batches = iter(loader)
+    with contextlib.suppress(StopIteration):
+        for _ in range(max(1, loader.num_workers)):
+            next(batches)
+    began, count = time.perf_counter(), 0
+    for _ in batches:
+        count += 1
+        if time.perf_counter() - began >= _SWEPT_S:
+            break
+    return count / (time.perf_counter() - began)
 
 
 # This module is imported when the first loader is to be watched.

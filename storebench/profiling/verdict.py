@@ -13,10 +13,9 @@ from functools import cached_property
 from typing import NamedTuple
 
 from storebench.profiling.batch_times import Made
-from storebench.profiling.costs import NEARLY_NONE, SECOND, Costs, costs_of, mean, mean_s, scaled
+from storebench.profiling.costs import NEARLY_NONE, SECOND, Costs, costs_of, mean, mean_s, replayed_s, scaled
 from storebench.profiling.profile_report import LEAST_LOOKS, Bound, Report, SlowSamples, hot_lines, unseen_of
 from storebench.profiling.recorder import Recorder, Step
-from storebench.profiling.replay import replayed_s
 
 LEAST_GAIN = 1.10
 """A part of the loading is the limit only if without it the loop would be this many times as fast."""
@@ -69,22 +68,24 @@ class _Steps:
     first_epoch: float  # how many times as long as the others it took, if it is unlike them; else 0
     are_starts: bool  # whether no epoch comes further than its first steps
 
+    @cached_property
+    def made(self) -> Sequence[Made]:
+        """The batches of the even steps, without those that came without times."""
+        return [step.made for step in self.even if step.made is not None]
+
 
 def report_of(recorder: Recorder, rates: Mapping[int, float] | None = None) -> Report:
     """Return the verdict on what a recorder has seen; `rates` are batches per second by workers, without a loop."""
-    if recorder.is_drained:
-        return Report(bound=Bound.AHEAD, steps=len(recorder.steps), epochs=recorder.epochs)
     steps = _sorted(recorder)
-    if len(steps.even) < _LEAST_STEPS:
-        count = len(steps.judged)
-        return Report(bound=Bound.UNKNOWN, steps=count, epochs=recorder.epochs, workers=recorder.workers)
+    if recorder.is_drained or len(steps.even) < _LEAST_STEPS:
+        bound = Bound.AHEAD if recorder.is_drained else Bound.UNKNOWN
+        return Report(bound=bound, steps=len(steps.judged), epochs=recorder.epochs, workers=recorder.workers)
     report = _evidence(recorder, steps)
     costs, shares = costs_of(recorder, steps.even, report, is_fitted=not steps.are_starts)
-    made = [step.made for step in steps.even if step.made is not None]
     report = dataclasses.replace(
         report,
         shares=shares,
-        parts_s=_parts(costs, made) if made and not recorder.makes else {},
+        parts_s={} if recorder.makes else _parts(costs, steps.made),
         startup_s=_startup_s(recorder, steps, report, costs),
     )
     return _judged(_Case(report, costs, recorder, steps, rates or {}))
@@ -132,8 +133,7 @@ def _alike(steps: list[Step], lag: int) -> tuple[list[Step], float]:
 def _usual_s(steady: list[Step], lag: int) -> float:
     """Return the longest usual wait: workers make their batches side by side, so waits come in bursts of one per worker."""
     turns = [_total_s(steady[at : at + lag]) for at in range(0, len(steady) - lag + 1, lag)]
-    making = [SECOND * (step.made.ended_ns - step.made.began_ns) for step in steady if step.made is not None]
-    return max(statistics.median(turns or [_total_s(steady)]), statistics.median(making or [0.0]))
+    return statistics.median(turns or [_total_s(steady)])
 
 
 def _total_s(steps: Iterable[Step]) -> float:
@@ -174,9 +174,8 @@ def _slow_samples(steady: Sequence[Step]) -> SlowSamples | None:
 def _evidence(recorder: Recorder, steps: _Steps) -> Report:
     """Return what was measured, without a verdict."""
     even, starts = steps.even, [step for step in steps.judged if not step.place]
-    made = [step.made for step in even if step.made is not None]
-    told = [batch.told for batch in made if batch.told is not None]
-    batches = sum(one.batches for one in told) or None
+    told = [batch.told for batch in steps.made if batch.told is not None]
+    batches = sum(part.batches for part in told) or None
     ends_s = recorder.ends_ns * SECOND
     wait_s, loop_s = mean_s(step.wait_ns for step in even), mean_s(step.loop_ns for step in even)
     looping_s = sum((step.loop_ns or 0) + step.elsewhere_ns for step in steps.judged) * SECOND
@@ -200,9 +199,8 @@ def _evidence(recorder: Recorder, steps: _Steps) -> Report:
         workers=recorder.workers,
         cores=recorder.cores,
         batch_size=recorder.batch_size,
-        cpu_s=batches and sum(one.cpu_ns for one in told) * SECOND / batches,
-        device_bytes=batches and sum(one.device_bytes for one in told) / batches,
-        major_faults=batches and sum(one.major_faults for one in told) / batches,
+        cpu_s=batches and sum(part.cpu_ns for part in told) * SECOND / batches,
+        device_bytes=batches and sum(part.device_bytes for part in told) / batches,
         ready_batches=mean(step.ready for step in even),
         prefetched=recorder.prefetched,
         first_batch_s=mean_s(step.wait_ns for step in starts),
@@ -215,23 +213,25 @@ def _evidence(recorder: Recorder, steps: _Steps) -> Report:
         hot=hot_lines(recorder.places),
         files=recorder.files,
         disturbed=recorder.disturbance() or "",
-        unseen=tuple(unseen_of(recorder, is_inside_seen=bool(made))),
+        unseen=tuple(unseen_of(recorder, is_inside_seen=bool(steps.made))),
     )
 
 
 def _startup_s(recorder: Recorder, steps: _Steps, report: Report, costs: Costs) -> float:
     """Return the seconds that starts of epochs waited longer than the loop of one endless epoch would."""
     if steps.are_starts:
-        return len(steps.judged) * max(0.0, report.step_s - costs.step_s) if recorder.workers else 0.0
+        return len(steps.judged) * max(0.0, report.step_s - costs.step_s) * bool(recorder.workers)
     # Workers that have started need the time of a batch for their first one, too.
-    filling_s = costs.making_s * sum(not step.place for step in steps.first) if recorder.workers else 0.0
+    filling_s = costs.making_s * sum(not step.place for step in steps.first) * bool(recorder.workers)
     waited_s = sum(step.wait_ns for step in steps.first) * SECOND
     ends_s = recorder.ends_ns * SECOND * len(steps.judged) / len(recorder.steps)
     return max(0.0, waited_s - max(len(steps.first) * report.wait_s, filling_s)) + ends_s
 
 
-def _parts(costs: Costs, made: list[Made]) -> dict[str, float]:
+def _parts(costs: Costs, made: Sequence[Made]) -> dict[str, float]:
     """Return the seconds of each stage of a batch that were seen."""
+    if not made:
+        return {}
     parts = {
         "dataset": mean_s(batch.collated_ns - batch.began_ns for batch in made),
         "collate": mean_s(batch.ended_ns - batch.collated_ns for batch in made),
@@ -386,8 +386,15 @@ def _startup(case: _Case, part: Bound) -> _Limit:
     advice = f"less work before the first batch: {report.startup_s:.1f} s"
     if report.epochs > 1:
         return _Limit(part, gain, gain, advice)
-    # A longer loop pays no more for it, but for any other limit.
-    return _Limit(part, gain, min(gain, LEAST_GAIN), f"{advice}, paid once in this loop of one epoch")
+    # A longer loop pays no more for it, but for any other limit, the loop itself included.
+    removed = min(gain, LEAST_GAIN) if gain > _computing(case, Bound.COMPUTE).gain else 1.0
+    return _Limit(part, gain, removed, f"{advice}, paid once in this loop of one epoch")
+
+
+def _computing(case: _Case, part: Bound) -> _Limit:
+    """Return the limit that the loop itself is, which is one only if no other gains enough."""
+    saved_s = max(0.0, case.report.step_s - case.costs.with_share(0.0, part).step_s)
+    return _Limit(part, case.gain(saved_s + case.report.first_loops_s / case.report.steps), 1.0)
 
 
 def _stalls(case: _Case, part: Bound) -> _Limit:
@@ -428,12 +435,12 @@ def _judged(case: _Case) -> Report:
     part = max(limits, key=lambda part: (round(limits[part].removed, 2), spent.get(part, 0.0)))
     limit = limits[part]
     if limit.removed < LEAST_GAIN:
-        saved_s = max(0.0, report.step_s - costs.with_share(0.0, Bound.COMPUTE).step_s)
-        limit = _Limit(Bound.COMPUTE, case.gain(saved_s + report.first_loops_s / report.steps), 1.0)
+        limit = _computing(case, Bound.COMPUTE)
     elif is_opaque and part in costs.wall:
         limit = limit._replace(bound=Bound.LOADER)
-    shown = set(case.rates) or ({1, report.cores, case.needed, costs.workers} if report.parts_s else set())
-    if report.first_epoch or case.steps.are_starts:  # workers would have no cache, or start for each step
+    shown = set(case.rates) or {1, report.cores, case.needed, costs.workers}
+    # Workers would have no cache, or start for each step.
+    if report.first_epoch or case.steps.are_starts or not (case.rates or report.parts_s):
         shown = set()
     return dataclasses.replace(
         report,

@@ -97,7 +97,7 @@ class Loop:
             loop_s = self.loops_s.get(place, self.loop_s)
             if self.every and place % self.every == self.every - 1:
                 loop_s = self.then_s
-            told = Told(1, int(S * (dataset_s + self.collate_s + self.pickling_s)), 0, 0, Seen({}, 0, ()))
+            told = Told(1, int(S * (dataset_s + self.collate_s + self.pickling_s)), 0, Seen({}, 0, ()))
             made = Made(
                 began_ns=int(S * began),
                 collated_ns=int(S * (began + making_s - self.collate_s)),
@@ -240,6 +240,11 @@ CASES: dict[str, tuple[Loop, Bound, float]] = {
         2.0,
     ),
     "stalls": (Loop(dataset_s=0.002, loop_s=0.010, makes_s={50: 1.03}), Bound.STALLS, 2.0),
+    "stalls beyond usual waits": (
+        Loop(workers=0, blocked_s=0.040, loop_s=0.004, makes_s=dict.fromkeys((20, 40, 60, 80), 1.2)),
+        Bound.STALLS,
+        9.2 / 4.4,
+    ),
     "waits that are no stalls: short": (
         Loop(dataset_s=0.001, loop_s=0.001, makes_s={20: 0.035, 50: 0.035, 80: 0.035}),
         Bound.WAITING,
@@ -256,6 +261,16 @@ CASES: dict[str, tuple[Loop, Bound, float]] = {
         6.08 / 0.1,
     ),
     "a slow first step": (Loop(dataset_s=0.002, loop_s=0.020, loops_s=SLOW_FIRST), Bound.COMPUTE, 60.0),
+    "a slow second step": (
+        Loop(dataset_s=0.002, loop_s=0.020, loops_s={1: 4.0}),
+        Bound.COMPUTE,
+        60.0,
+    ),
+    "a slow first step, after a slow start": (
+        Loop(dataset_s=0.002, loop_s=0.020, loops_s=SLOW_FIRST, start_s=1.6, steps=50),
+        Bound.COMPUTE,
+        6.58 / 1.7,
+    ),
     "a slow first step of workers that persist": (
         Loop(dataset_s=0.002, loop_s=0.020, loops_s=SLOW_FIRST, epochs=3, persists=True),
         Bound.COMPUTE,
@@ -342,6 +357,11 @@ PREDICTED: dict[str, tuple[Loop, Mapping[int, float] | None, dict[int, float]]] 
         None,
         {1: 0.5, 2: 1.0},
     ),
+    "other programs on the cores, no workers": (
+        Loop(workers=0, dataset_s=0.020, delayed_s=0.020, loop_s=0.020),
+        None,
+        {1: 1.5, 2: 3.0},
+    ),
     "a queue that cannot use a long pause": (
         Loop(workers=0, blocked_s=0.050, loop_s=0.0125, every=40, then_s=1.9, steps=400),
         None,
@@ -362,7 +382,13 @@ PREDICTED: dict[str, tuple[Loop, Mapping[int, float] | None, dict[int, float]]] 
         {0: 50.0, 1: 50.0, 2: 80.0, 4: 200.0},
         {0: 2 / 3, 1: 1.0, 2: 1.6, 4: 2.0},
     ),
+    "a sweep in which workers are in each other's way": (
+        Loop(workers=4, dataset_s=0.040, loop_s=0.006),
+        {1: 200.0, 4: 100.0},
+        {1: 5 / 3, 4: 1.0},
+    ),
 }
+SWEPT = {1: (Bound.FEW_WORKERS, 4), 4: (Bound.MANY_WORKERS, 1)}
 
 
 @pytest.mark.parametrize("name", PREDICTED)
@@ -371,7 +397,7 @@ def test_what_other_workers_gain_is_predicted(name: str, tmp_path: Path) -> None
     verdict = report(loop, tmp_path, rates)
     assert verdict.by_workers == pytest.approx(gains, rel=0.03)
     if rates:
-        assert (verdict.bound, verdict.workers_needed) == (Bound.FEW_WORKERS, 4)
+        assert (verdict.bound, verdict.workers_needed) == SWEPT[loop.workers]
 
 
 def test_unusual_steps_are_told(tmp_path: Path) -> None:
