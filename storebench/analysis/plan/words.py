@@ -3,13 +3,10 @@
 import math
 from collections.abc import Iterator, Sequence
 
-from storebench.accelerators import Accelerator
-from storebench.analysis.labels import backend_label, duration, number, percent, readahead_label, size
+from storebench.analysis.labels import duration, number, percent, readahead_label, size
 from storebench.analysis.plan.errors import MEDIAN_GOAL, read_errors
-from storebench.analysis.plan.measured import Lacking, Measurements, Wanted
 from storebench.analysis.plan.plan import Plan, StorePlan
 from storebench.analysis.roofline import BUSY_FRAC
-from storebench.analysis.summary import CellSummary
 from storebench.analysis.table import Table
 from storebench.units import format_duration, number_of
 
@@ -150,20 +147,3 @@ def errors(plan: Plan) -> list[str]:
         missed = error is not None and not error.good
         lines.append(f"median error, {kind}: {words}{f' (goal: {MEDIAN_GOAL:.0%})' if missed else ''}")
     return [*lines, *plan.caveats]
-
-
-def disk_line(cells: list[CellSummary], backend: str, accelerator: Accelerator) -> str:
-    """Return what an accelerator needs of a store from a cold start, and for how many the disk is enough; "" if unknown."""
-    measured, rate = Measurements(cells), accelerator.images_per_s
-    workers = max((cell.cell.workers for cell in measured.cells if cell.backend == backend), default=0)
-    try:
-        need = measured.demand(Wanted(backend=backend, workers=workers, resident=0.0))
-    except Lacking:
-        return ""
-    device = measured.device_rate(backend, "best")
-    if not need.device_bytes or not math.isfinite(device):
-        return ""
-    return (
-        f"{accelerator.title} needs {number(rate * need.device_bytes / 1e6)} MB/s and {number(rate * need.requests)} reads/s of"
-        f" {backend_label(backend)}; this disk gives enough for {number(device / need.device_bytes / rate)} of them."
-    )

@@ -10,11 +10,7 @@ from typing import Any
 
 import pytest
 
-from storebench.accelerators import find_accelerator
 from storebench.analysis.plan.errors import read_errors
-from storebench.analysis.plan.words import disk_line
-from storebench.analysis.runs import load_results
-from storebench.analysis.summary import summarise
 from storebench.record.schema import Ceilings, Conditions, Counters, Record, Status
 from tests.support.planted import make_record, write_run
 
@@ -356,23 +352,6 @@ def test_runs_of_two_machines_are_refused(cli: Any) -> None:
     done = cli("plan", *runs, "--accelerator", "a100")
     assert done.returncode == 3
     assert done.stderr == "storebench: these runs are of 2 machines. Name runs of one machine.\n"
-
-
-@pytest.mark.parametrize(
-    ("backend", "line"),
-    [
-        (
-            "lmdb:direct",
-            "gpu needs 200 MB/s and 1,000 reads/s of LMDB (direct); this disk gives enough for 5.00 of them.",
-        ),
-        ("hdf5", ""),
-    ],
-)
-def test_one_line_says_for_how_many_accelerators_the_disk_is_enough(
-    backend: str, line: str, run: Path
-) -> None:
-    cells = summarise(load_results(run))
-    assert disk_line(cells, backend, find_accelerator("gpu=1000")) == line
 
 
 def test_stores_of_images_of_another_size_are_named(tmp_path: Path, cli: Any) -> None:
