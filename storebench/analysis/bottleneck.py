@@ -213,7 +213,7 @@ def _storage_part(cell: CellSummary, spent: Mapping[str, float], warm: CellSumma
 
 
 def _device_bound(cell: CellSummary, best: float | None) -> Bound:
-    arriving = arriving_bytes_per_s(cell)
+    arriving = _arriving_bytes_per_s(cell)
     if cell.cell.place.remote:
         received, samples = cell.median("remote_received_bytes"), cell.median("samples")
         arriving = (received or 0) / (samples or 1) * (cell.median("samples_per_s") or 0)
@@ -223,7 +223,7 @@ def _device_bound(cell: CellSummary, best: float | None) -> Bound:
     return Bound.STORAGE if arriving >= _DEVICE_LIMIT_FRAC * best else Bound.LATENCY
 
 
-def arriving_bytes_per_s(cell: CellSummary) -> float | None:
+def _arriving_bytes_per_s(cell: CellSummary) -> float | None:
     """Return the rate at which the device serves a cell while it reads: useful or delivered bytes, whichever is more."""
     fetching = cell.per_sample("fetch_s") / max(cell.cell.workers, 1)
     if not fetching:

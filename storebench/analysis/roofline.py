@@ -94,7 +94,6 @@ class Curve:
 
     @property
     def backend(self) -> str:
-        """The backend's full name."""
         return self.loader.backend
 
     def model(self, supply: float | None = None) -> Model:
@@ -154,30 +153,14 @@ class Roofline:
         return self.curves[0].loader
 
     @property
-    def augmented(self) -> bool:
-        """Whether the supply rates include a network's crops and mirrors."""
-        return self.first.cell.model in MODEL_CROPS
-
-    @property
     def of_photographs(self) -> bool:
         """Whether published training rates, which are of photographs, fit the samples."""
         name = self.first.cell.data.name
         return name == "imagenet" or name.startswith(FOLDER_PREFIX)
 
     @property
-    def stored(self) -> tuple[Curve, ...]:
-        """The curves of backends that read a store; those that hold their samples in memory are left out."""
-        return tuple(curve for curve in self.curves if curve.loader.cell.backend.format != MEMORY_FORMAT)
-
-    @property
     def points(self) -> tuple[Point, ...]:
-        """The measured points of all curves."""
         return tuple(point for curve in self.curves for point in curve.points)
-
-    def curve(self, *backends: str) -> Curve | None:
-        """Return the curve of the first of some backends that has one."""
-        by_name = {curve.backend: curve for curve in self.curves}
-        return next((by_name[name] for name in backends if name in by_name), None)
 
 
 def model_errors(points: Sequence[Point]) -> tuple[float, float] | None:
@@ -307,10 +290,8 @@ def _trained(cells: Iterable[CellSummary]) -> dict[tuple[str, str], list[Network
         rate = ingestion_rate(cell) if cell.cell.compute.kind is ComputeKind.REAL else None
         if rate is None:
             continue
-        key, purity = (
-            (*_subject(cell), cell.cell.model, cell.cell.device),
-            (cell.is_null, not cell.cell.workers, rate.mid),
-        )
+        key = (*_subject(cell), cell.cell.model, cell.cell.device)
+        purity = (cell.is_null, not cell.cell.workers, rate.mid)
         if key not in best or purity > best[key][0]:
             best[key] = purity, Network(cell=cell, rate=rate)
     networks: dict[tuple[str, str], list[Network]] = {}
@@ -330,15 +311,16 @@ def _key(cell: CellSummary, *, any_state: bool = False, crops: bool = True) -> t
 
 
 def _rank(roofline: Roofline) -> tuple[float, ...]:
-    shape = roofline.first.fact("store_image_shape") or "0"
-    kib = roofline.first.cell.readahead_kib
+    first, kib = roofline.first, roofline.first.cell.readahead_kib
+    shape = first.fact("store_image_shape") or "0"
+    stored = [curve for curve in roofline.curves if curve.loader.cell.backend.format != MEMORY_FORMAT]
     return (
-        not roofline.augmented,
+        first.cell.model not in MODEL_CROPS,
         math.prod(int(side) for side in shape.split("x")),
-        roofline.first.cell.workers > 0,
-        min(len(roofline.stored), 2),
-        state_rank(roofline.first),
+        first.cell.workers > 0,
+        min(len(stored), 2),
+        state_rank(first),
         2 if kib == DEFAULT_READAHEAD_KIB else 1 if kib is None else 0,
         len(roofline.curves),
-        -roofline.first.cell.workers,
+        -first.cell.workers,
     )

@@ -29,7 +29,6 @@ class Wanted:
     backend: str
     workers: int
     place: Place = LOCAL
-    """Where it is read."""
     first_byte_s: float | None = None
     """The server's time to the first byte; None for the measured one."""
     resident: float = 1.0
@@ -88,7 +87,9 @@ class Measurements:
         missed = [cell for cell in own if not _in_memory(cell)]
         same = [c for c in missed if c.cell.cache is state and c.cell.readahead_kib == wanted.readahead_kib]
         if not same and state is CacheState.LIMITED:
-            same = [c for c in missed if c.cell.cache is CacheState.COLD and _reads_only_samples(c)]
+            # A reader that reads no page beside its samples pays for a miss what it pays from a cold start.
+            cold = [cell for cell in missed if cell.cell.cache is CacheState.COLD]
+            same = [cell for cell in cold if cell.cell.backend.format == "files" or looks_ahead(cell)]
         base = _nearest(same, wanted)
         if base is None and state is CacheState.LIMITED:
             raise Lacking('add a cell with cache = "limited"')
@@ -249,11 +250,6 @@ def _nearest(cells: Sequence[CellSummary], wanted: Wanted) -> CellSummary | None
 def _in_memory(cell: CellSummary) -> bool:
     own = cell.cell
     return own.cache is CacheState.WARM or own.backend.format == MEMORY_FORMAT
-
-
-def _reads_only_samples(cell: CellSummary) -> bool:
-    """Return whether a reader reads no page beside its samples, so that a miss costs what it does from a cold start."""
-    return cell.cell.backend.format == "files" or looks_ahead(cell)
 
 
 def resident_share(cell: CellSummary) -> float:

@@ -29,17 +29,6 @@ from storebench.settings.backend import Backend
 from storebench.settings.words import CacheState, ComputeKind, Place
 
 _HOUR = 3600
-_INPUTS = {
-    "accelerators per node": "count",
-    "nodes": "nodes",
-    "workers": "workers",
-    "cores": "cores",
-    "memory": "memory_bytes",
-    "storage, bytes/s": "bytes_per_s",
-    "storage, requests/s": "requests_per_s",
-    "first byte, s": "first_byte_s",
-}
-"""Field of a target by the name of the input."""
 _FASTER = 1.1
 """Another store is worth a conversion from here on."""
 _SMALL = 1e-9
@@ -72,7 +61,6 @@ class Target:
 
     @property
     def accelerators(self) -> int:
-        """All accelerators."""
         return self.nodes * self.count
 
     @property
@@ -115,18 +103,15 @@ class StorePlan:
 
     store: str
     place: Place
-    """Where it is read."""
     readahead_kib: int | None
     """The read-ahead, where it makes a difference."""
     container: str
     """Its format and codec: backends that share them read the same files."""
     stored_bytes: float
-    """Bytes of an image in the store."""
     images_per_s: float
     """Over all epochs, or over one after many if their number is open."""
     low: float
     high: float
-    """Ends of the 90% interval."""
     busy: float
     busy_low: float
     busy_high: float
@@ -134,10 +119,8 @@ class StorePlan:
     epoch_h: float
     """Hours of the first planned epoch, and of the last."""
     total_h: float | None
-    """Hours of all epochs."""
     limit: Limit
     behind: Limit | None
-    """The second limit."""
     lift: str
     need: Need
     asked: Asked
@@ -168,7 +151,6 @@ class StorePlan:
 
     @property
     def label(self) -> str:
-        """Its name for people."""
         name = ", ".join(filter(None, (backend_label(self.store), place_words(self.place))))
         if self.readahead_kib is None:
             return name
@@ -178,17 +160,6 @@ class StorePlan:
     def in_place(self) -> bool:
         """Whether it is the images as the user has them, so that nothing converts to it."""
         return self.container.startswith("container+") or self.container == "files+original"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Change:
-    """What the best store delivers if one input has half or twice its value."""
-
-    input: str
-    value: float
-    half: tuple[str, float] | None
-    """The best store, and its images/s; None if there is no half, or if no cell tells what it would do."""
-    double: tuple[str, float] | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,7 +177,6 @@ class Plan:
     """The stores of which each may be the fastest, by the errors of such predictions."""
     conversion: str
     """The fastest store that can be built."""
-    sensitivity: tuple[Change, ...]
     caveats: tuple[str, ...]
     lacking: tuple[str, ...]
 
@@ -229,10 +199,8 @@ def _ordered(stores: Sequence[StorePlan]) -> Iterator[StorePlan]:
         stores = [store for store in stores if store not in equal]
 
 
-def plan(
-    cells: Iterable[CellSummary], dataset: str | None = None, *, changes: bool = True, **target: Any
-) -> Plan:
-    """Return the plan for the dataset with the largest images, or for the one that is named, with what inputs change.
+def plan(cells: Iterable[CellSummary], dataset: str | None = None, **target: Any) -> Plan:
+    """Return the plan for the dataset with the largest images, or for the one that is named.
 
     `target` holds the fields of a `Target`; what is missing or None is taken from the run. Raises NotComparableError if
     the cells are of several machines, or tell too little for any store.
@@ -241,7 +209,7 @@ def plan(
     # A mount's file system is part of the environment.
     cells = [cell for cell in every if not (cell.cell.place.mounted or cell.cell.place.folder)] or every
     group = _chosen(cells, dataset)
-    planner = _Planner(group, _target(group, target))
+    planner = _Planner(group, _target(group, target), Measurements(group))
     made, lacking = planner.plans()
     if not made:
         raise NotComparableError(
@@ -260,21 +228,22 @@ def plan(
     mine, name = {cell.backend for cell in group}, group[0].cell.data.name
     resized = {cell.backend for cell in cells if cell.cell.data.name == name and not cell.is_null} - mine
     if resized:
-        first, *more = sorted(resized, key=backend_rank)
-        lacking.append(f"{first}{f' and {len(more)} more' if more else ''}: its images have another size")
-    wrong = [
-        backend_label(store) for (store, _), own in planner.by_store.items() if any(c.invalid for c in own)
+        lacking.append(_without(sorted(resized, key=backend_rank), "its images have another size"))
+    by_label = [(backend_label(store), own) for (store, _), own in planner.by_store.items()]
+    wrong = [label for label, own in by_label if any(cell.invalid for cell in own)]
+    noisy = [label for label, own in by_label if any(map(disturbed, own))]
+    from_disk = [
+        c for c in planner.measured.cells if c.median("device_read_bytes") and not asked_place(c).remote
     ]
-    noisy = [backend_label(store) for (store, _), own in planner.by_store.items() if any(map(disturbed, own))]
+    readaheads = (cell.cell.readahead_kib or cell.fact("machine_readahead_kib") for cell in from_disk)
     return Plan(
         target=planner.target,
         dataset=group[0].cell.data.name,
         image_shape=next((str(shape) for cell in group if (shape := cell.fact("store_image_shape"))), ""),
-        readaheads_kib=tuple(sorted(set(filter(None, map(_readahead_kib, planner.measured.cells))))),
+        readaheads_kib=tuple(sorted({*filter(None, readaheads)})),
         stores=tuple(store.converted(best) for store in made),
         ties=tuple(store.label for store in made if store.is_tied(fastest)),
         conversion=best.label,
-        sensitivity=tuple(_changes(planner)) if changes else (),
         caveats=(
             *caveats(planner.measured.cells),
             *(["EMULATED accelerators: loops that slept"] if ComputeKind.EMULATED in handing else []),
@@ -285,27 +254,9 @@ def plan(
     )
 
 
-def _changes(planner: "_Planner") -> Iterator[Change]:
-    """Yield what each input that has a number changes."""
-    target = planner.target
-
-    def best(name: str, value: float) -> tuple[str, float] | None:
-        field: dict[str, Any] = {_INPUTS.get(name, name): value}
-        if name == "accelerator":
-            field = {name: replace(target.accelerator, images_per_s=value)}
-        made, _ = _Planner(planner.group, replace(target, **field), planner.measured).plans()
-        return (made[0].label, made[0].images_per_s) if made else None
-
-    given = {name: getattr(target, field) for name, field in _INPUTS.items()}
-    for name, value in ({"accelerator": target.accelerator.images_per_s} | given).items():
-        if value:
-            half = value // 2 if isinstance(value, int) else value / 2
-            yield Change(
-                input=name,
-                value=value,
-                half=best(name, half) if half else None,
-                double=best(name, 2 * value),
-            )
+def _without(stores: Sequence[str], reason: str) -> str:
+    more = f" and {len(stores) - 1} more" if len(stores) > 1 else ""
+    return f"{stores[0]}{more}: {reason}"
 
 
 def _chosen(cells: Sequence[CellSummary], dataset: str | None) -> list[CellSummary]:
@@ -365,18 +316,9 @@ def _limited_at(own: Iterable[CellSummary]) -> list[int | None]:
     return sorted(settings, key=lambda kib: kib or 0)
 
 
-def _readahead_kib(cell: CellSummary) -> int | None:
-    """Return the read-ahead with which a cell read from the disk; None if it did not."""
-    if not cell.median("device_read_bytes") or asked_place(cell).remote:
-        return None
-    return cell.cell.readahead_kib or cell.fact("machine_readahead_kib")
-
-
 class _Planner:
-    def __init__(
-        self, group: Sequence[CellSummary], target: Target, measured: Measurements | None = None
-    ) -> None:
-        self.group, self.target, self.measured = group, target, measured or Measurements(group)
+    def __init__(self, group: Sequence[CellSummary], target: Target, measured: Measurements) -> None:
+        self.target, self.measured = target, measured
         network = target.accelerator.model.partition("-")[0]
         self.model = network if any(cell.cell.model == network for cell in group) else ""
         errors = read_errors()
@@ -409,10 +351,7 @@ class _Planner:
                 made += self.store_plans(own)
             except Lacking as lack:
                 lacking.setdefault(str(lack), []).append(store)
-        return list(_ordered(made)), [
-            f"{first}{f' and {len(others)} more' if others else ''}: {reason}"
-            for reason, (first, *others) in lacking.items()
-        ]
+        return list(_ordered(made)), [_without(stores, reason) for reason, stores in lacking.items()]
 
     def store_plans(self, own: Sequence[CellSummary]) -> list[StorePlan]:
         """Return the plan of a store, or one for each read-ahead at which it was measured if they differ in rate."""

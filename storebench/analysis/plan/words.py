@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 
-from storebench.analysis.labels import duration, number, percent, readahead_label, size
+from storebench.analysis.labels import duration, number, percent, readahead_label
 from storebench.analysis.plan.errors import MEDIAN_GOAL, read_errors
 from storebench.analysis.plan.plan import Plan, StorePlan
 from storebench.analysis.roofline import BUSY_FRAC
@@ -15,7 +15,8 @@ def sentence(plan: Plan) -> str:
     """Return which store to use, or what limits the best one."""
     target, choice = plan.target, plan.choice
     accelerators = f"{target.accelerators} x {target.accelerator.device}"
-    words = f"{accelerators}: {_busy(choice)} busy with {choice.label} ({_kilobytes(choice.stored_bytes)} per image)"
+    stored = f"{number(choice.stored_bytes / 1e3)} KB per image"
+    words = f"{accelerators}: {_busy(choice)} busy with {choice.label} ({stored})"
     if choice.busy >= BUSY_FRAC:
         return f"{words}."
     told = "No store feeds" if choice.busy_high < BUSY_FRAC else "It is open whether a store feeds"
@@ -26,10 +27,6 @@ def _busy(store: StorePlan) -> str:
     """Return the 90% interval of the share of the time in which the accelerators are busy."""
     low, high = percent(store.busy_low), percent(store.busy_high)
     return high if low == high else f"{low.removesuffix('%')} to {high}"
-
-
-def _kilobytes(count: float) -> str:
-    return f"{number(count / 1e3)} KB"
 
 
 def facts(plan: Plan) -> list[str]:
@@ -119,23 +116,6 @@ def load(plan: Plan) -> Table:
 def _time(hours: float) -> str:
     seconds = 3600 * hours
     return duration(seconds) if seconds < 600 else format_duration(seconds)
-
-
-def sensitivity(plan: Plan) -> Table:
-    """Return what the best store delivers if an input is half or twice as large."""
-    return Table(
-        caption="What the best store delivers if one input changes",
-        head=("input", "value", "images/s at half", "images/s at twice", "best store at half, at twice"),
-        rows=tuple(
-            (
-                change.input,
-                size(change.value) if change.input == "memory" else f"{change.value:,g}",
-                *(number(answer[1]) if answer else "" for answer in (change.half, change.double)),
-                ", ".join(dict.fromkeys(answer[0] for answer in (change.half, change.double) if answer)),
-            )
-            for change in plan.sensitivity
-        ),
-    )
 
 
 def errors(plan: Plan) -> list[str]:
