@@ -45,27 +45,19 @@ class Feeding(enum.StrEnum):
     UNDECIDED = "cannot be told"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Model:
-    """The formula with the figures of one store: samples per second, and seconds per sample."""
+def delivered(ingestion: float, supply: float, constant_s: float, *, overlap: bool) -> float:
+    """Return the samples per second that reach an accelerator that takes `ingestion` of them, by the formula."""
+    step_s = 1 / ingestion + constant_s
+    return min(supply, 1 / step_s) if overlap else 1 / (step_s + 1 / supply)
 
-    supply: float
-    constant_s: float
-    overlap: bool
 
-    def delivered(self, ingestion: float) -> float:
-        """Return the samples per second that reach an accelerator that takes `ingestion` of them."""
-        step_s = 1 / ingestion + self.constant_s
-        return min(self.supply, 1 / step_s) if self.overlap else 1 / (step_s + 1 / self.supply)
-
-    @property
-    def starving(self) -> float:
-        """The ingestion rate above which the accelerator is busy less than `BUSY_FRAC`."""
-        idle_frac = 1 / BUSY_FRAC - 1
-        if not self.overlap:
-            return idle_frac / (1 / self.supply + self.constant_s)
-        full = self.supply / BUSY_FRAC
-        return min(full, idle_frac / self.constant_s) if self.constant_s > 0 else full
+def starving_above(supply: float, constant_s: float, *, overlap: bool) -> float:
+    """Return the ingestion rate above which an accelerator is busy less than `BUSY_FRAC`, by the formula."""
+    idle_frac = 1 / BUSY_FRAC - 1
+    if not overlap:
+        return idle_frac / (1 / supply + constant_s)
+    full = supply / BUSY_FRAC
+    return min(full, idle_frac / constant_s) if constant_s > 0 else full
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -96,21 +88,20 @@ class Curve:
     def backend(self) -> str:
         return self.loader.backend
 
-    def model(self, supply: float | None = None) -> Model:
-        """Return the formula, for another supply rate if one is given."""
-        return Model(
-            supply=supply or self.supply.mid, constant_s=self.constant_s, overlap=self.loader.cell.workers > 0
-        )
+    @property
+    def overlap(self) -> bool:
+        """Whether workers load while the accelerator computes."""
+        return self.loader.cell.workers > 0
 
-    def delivered(self, ingestion: float) -> float:
-        """Return the predicted samples per second for an ingestion rate."""
-        return self.model().delivered(ingestion)
+    def delivered(self, ingestion: float, supply: float | None = None) -> float:
+        """Return the predicted samples per second for an ingestion rate, and for another supply rate if one is given."""
+        return delivered(ingestion, supply or self.supply.mid, self.constant_s, overlap=self.overlap)
 
     @functools.cached_property
     def starving(self) -> Estimate:
         """The ingestion rate above which an accelerator starves."""
         rates = [rate for rate in self.loader.values("samples_per_s").values() if rate > 0]
-        return estimate([self.model(rate).starving for rate in rates])
+        return estimate([starving_above(rate, self.constant_s, overlap=self.overlap) for rate in rates])
 
     @property
     def at_most(self) -> bool:
@@ -265,17 +256,17 @@ def _keeps_up(cell: CellSummary) -> bool:
 
 
 def _point(curve: Curve, cell: CellSummary) -> Point | None:
-    delivered, ingestion = cell.interval("samples_per_s"), ingestion_rate(cell)
-    if delivered is None or ingestion is None or delivered.mid <= 0:
+    rate, ingestion = cell.interval("samples_per_s"), ingestion_rate(cell)
+    if rate is None or ingestion is None or rate.mid <= 0:
         return None
     more_s, own = 0.0, curve.loader.cell
     if cell.cell.model in MODEL_CROPS and own.model != cell.cell.model:
         # Its producers crop and mirror beyond what they did for the supply rate.
         more_s = max(0.0, cell.per_sample("prep_s") - curve.loader.per_sample("prep_s"))
     shared = more_s / max(1, own.workers) / own.ranks
-    model = curve.model(curve.supply.mid / (1 + curve.supply.mid * shared))
+    supply = curve.supply.mid / (1 + curve.supply.mid * shared)
     return Point(
-        cell=cell, ingestion=ingestion, delivered=delivered, predicted=model.delivered(ingestion.mid)
+        cell=cell, ingestion=ingestion, delivered=rate, predicted=curve.delivered(ingestion.mid, supply)
     )
 
 

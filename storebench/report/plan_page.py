@@ -2,7 +2,7 @@
 
 from base64 import b64encode
 
-from storebench.analysis.plan.plan import Plan
+from storebench.analysis.plan.outcome import Plan
 from storebench.analysis.plan.words import errors, facts, load, sentence, table
 from storebench.report.page import templates
 from storebench.report.plots.style import MOST_LINES, finish, looks_of, new_axes, plain_numbers, saved, styled

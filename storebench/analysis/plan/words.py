@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from storebench.analysis.labels import duration, number, percent, readahead_label
 from storebench.analysis.plan.errors import MEDIAN_GOAL, read_errors
-from storebench.analysis.plan.plan import Plan, StorePlan
+from storebench.analysis.plan.outcome import Plan, StorePlan
 from storebench.analysis.roofline import BUSY_FRAC
 from storebench.analysis.table import Table
 from storebench.units import format_duration, number_of
