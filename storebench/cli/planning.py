@@ -5,7 +5,7 @@ import itertools
 import re
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -98,7 +98,8 @@ def plan(
                 hint="See --nodes.",
             )
         profile = find_accelerator(f"{name}:{model}" if model else name)
-        bytes_per_s = None if read_mb_s is None else read_mb_s * 1e6
+        machines: dict[str, Any] = {"count": count, "nodes": nodes, "workers": workers, "cores": cores}
+        machines["bytes_per_s"] = None if read_mb_s is None else read_mb_s * 1e6
         from storebench.profiling.folder import read_profile
 
         loop = read_profile(runs[0])
@@ -121,15 +122,7 @@ def plan(
                     where=given[0] if given else runs[1],
                     hint="It takes --workers, --cores, --nodes and --read-mb-s.",
                 )
-            told, rates = plan_profile(
-                loop,
-                profile,
-                count=count,
-                nodes=nodes,
-                workers=workers,
-                cores=cores,
-                bytes_per_s=bytes_per_s,
-            )
+            told, rates = plan_profile(loop, profile, **machines)
             if as_json:
                 put_json({"answer": told, **dataclasses.asdict(rates)})
                 return
@@ -151,13 +144,9 @@ def plan(
             ],
             dataset,
             accelerator=profile,
-            count=count,
-            workers=workers,
-            cores=cores,
+            **machines,
             memory_bytes=None if memory is None else memory * 2**30,
-            nodes=nodes,
             samples=samples,
-            bytes_per_s=bytes_per_s,
             requests_per_s=iops,
             first_byte_s=None if first_byte_ms is None else first_byte_ms / 1e3,
             epochs=epochs,
