@@ -213,17 +213,16 @@ def _storage_part(cell: CellSummary, spent: Mapping[str, float], warm: CellSumma
 
 
 def _device_bound(cell: CellSummary, best: float | None) -> Bound:
-    arriving = arriving_bytes_per_s(cell)
+    arriving = _arriving_bytes_per_s(cell)
     if cell.cell.place.remote:
-        received, samples = cell.median("remote_received_bytes"), cell.median("samples")
-        arriving = (received or 0) / (samples or 1) * (cell.median("samples_per_s") or 0)
+        arriving = per_image(cell, "remote_received_bytes") * (cell.median("samples_per_s") or 0)
         best = 1e6 * (cell.fact("place_emulated_mb_s") or math.inf)
     if best is None or not arriving or arriving > _DEVICE_EXCEEDED * best:
         return Bound.FETCH
     return Bound.STORAGE if arriving >= _DEVICE_LIMIT_FRAC * best else Bound.LATENCY
 
 
-def arriving_bytes_per_s(cell: CellSummary) -> float | None:
+def _arriving_bytes_per_s(cell: CellSummary) -> float | None:
     """Return the rate at which the device serves a cell while it reads: useful or delivered bytes, whichever is more."""
     fetching = cell.per_sample("fetch_s") / max(cell.cell.workers, 1)
     if not fetching:
@@ -231,8 +230,13 @@ def arriving_bytes_per_s(cell: CellSummary) -> float | None:
     if looks_ahead(cell):  # it also reads while others work, so all of the time counts
         fetching = max(fetching, cell.per_sample("timed_s"))
     useful = (cell.median("payload_bytes_per_s") or 0.0) * cell.per_sample("timed_s")
-    read, samples = cell.median("device_read_bytes"), cell.median("samples")
-    return max(useful, read / samples if read and samples else 0.0) / fetching
+    return max(useful, per_image(cell, "device_read_bytes")) / fetching
+
+
+def per_image(cell: CellSummary, counter: str) -> float:
+    """Return a counter of a whole epoch over its images; 0 if either is unknown."""
+    total, images = cell.median(counter), cell.median("samples")
+    return total / images if total and images else 0.0
 
 
 def looks_ahead(cell: CellSummary) -> bool:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from storebench.accelerators import Accelerator
+from storebench.analysis.bottleneck import per_image
 from storebench.analysis.labels import EMULATED_FACTS, backend_label, duration, number, place_words
 from storebench.analysis.summary import CellSummary, key_without
 from storebench.formats.remote import RemoteOptions
@@ -20,12 +21,11 @@ def request_s(cell: CellSummary, first_byte_s: float | None = None) -> float:
     """
     first_ms: float | None = cell.fact("place_first_byte_ms")
     mb_s: float | None = cell.fact("place_mb_s")
-    requests, received = cell.median("remote_count"), cell.median("remote_received_bytes")
-    images = cell.median("samples")
-    if not (first_ms and mb_s and requests and received and images):
+    requests, received = per_image(cell, "remote_count"), per_image(cell, "remote_received_bytes")
+    if not (first_ms and mb_s and requests and received):
         return 0.0
     first_s = first_ms / 1e3 if first_byte_s is None else first_byte_s
-    return (requests * first_s + received / mb_s / 1e6) / images
+    return requests * first_s + received / mb_s / 1e6
 
 
 def requests_in_flight(cell: CellSummary) -> int:
@@ -43,7 +43,7 @@ def law_rates(cells: Sequence[CellSummary]) -> dict[CellSummary, float]:
     server = _without_emulation(cells)
     rates = {}
     for cell in filter(_has_law, cells):
-        line = (cell.fact("place_emulated_mb_s") or math.inf) / _megabytes(cell)
+        line = 1e6 * (cell.fact("place_emulated_mb_s") or math.inf) / per_image(cell, "remote_received_bytes")
         alone = requests_in_flight(cell) * max(1, cell.cell.workers) / request_s(cell)
         rates[cell] = min(alone, line, server.get(_way(cell), math.inf))
     return rates
@@ -84,11 +84,6 @@ def _has_law(cell: CellSummary) -> bool:
     return _emulates(cell) and _asks_singly(cell) and request_s(cell) > 0
 
 
-def _megabytes(cell: CellSummary) -> float:
-    """Return what a server sends of an image."""
-    return (cell.median("remote_received_bytes") or 0.0) / (cell.median("samples") or 1) / 1e6
-
-
 def _asks_singly(cell: CellSummary) -> bool:
     """Return whether a cell asked for each image by itself, as far as its requests were seen."""
     return (cell.median("remote_count") or 0) >= (cell.median("samples") or math.inf)
@@ -103,7 +98,11 @@ def needed_requests(cells: Sequence[CellSummary], accelerators: Sequence[Acceler
     single = filter(_asks_singly, cells)
     places = {cell.cell.place: cell for cell in single if cell.cell.place.url or cell.cell.place.emulated}
     for place, cell in places.items():
-        alone_s, transfer_s, megabytes = request_s(cell), request_s(cell, 0.0), _megabytes(cell)
+        alone_s, transfer_s, megabytes = (
+            request_s(cell),
+            request_s(cell, 0.0),
+            per_image(cell, "remote_received_bytes") / 1e6,
+        )
         if not alone_s:
             continue
         line = cell.fact("place_emulated_mb_s")

@@ -45,27 +45,19 @@ class Feeding(enum.StrEnum):
     UNDECIDED = "cannot be told"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Model:
-    """The formula with the figures of one store: samples per second, and seconds per sample."""
+def delivered(ingestion: float, supply: float, constant_s: float, *, overlap: bool) -> float:
+    """Return the samples per second that reach an accelerator that takes `ingestion` of them, by the formula."""
+    step_s = 1 / ingestion + constant_s
+    return min(supply, 1 / step_s) if overlap else 1 / (step_s + 1 / supply)
 
-    supply: float
-    constant_s: float
-    overlap: bool
 
-    def delivered(self, ingestion: float) -> float:
-        """Return the samples per second that reach an accelerator that takes `ingestion` of them."""
-        step_s = 1 / ingestion + self.constant_s
-        return min(self.supply, 1 / step_s) if self.overlap else 1 / (step_s + 1 / self.supply)
-
-    @property
-    def starving(self) -> float:
-        """The ingestion rate above which the accelerator is busy less than `BUSY_FRAC`."""
-        idle_frac = 1 / BUSY_FRAC - 1
-        if not self.overlap:
-            return idle_frac / (1 / self.supply + self.constant_s)
-        full = self.supply / BUSY_FRAC
-        return min(full, idle_frac / self.constant_s) if self.constant_s > 0 else full
+def starving_above(supply: float, constant_s: float, *, overlap: bool) -> float:
+    """Return the ingestion rate above which an accelerator is busy less than `BUSY_FRAC`, by the formula."""
+    idle_frac = 1 / BUSY_FRAC - 1
+    if not overlap:
+        return idle_frac / (1 / supply + constant_s)
+    full = supply / BUSY_FRAC
+    return min(full, idle_frac / constant_s) if constant_s > 0 else full
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -94,24 +86,22 @@ class Curve:
 
     @property
     def backend(self) -> str:
-        """The backend's full name."""
         return self.loader.backend
 
-    def model(self, supply: float | None = None) -> Model:
-        """Return the formula, for another supply rate if one is given."""
-        return Model(
-            supply=supply or self.supply.mid, constant_s=self.constant_s, overlap=self.loader.cell.workers > 0
-        )
+    @property
+    def overlap(self) -> bool:
+        """Whether workers load while the accelerator computes."""
+        return self.loader.cell.workers > 0
 
-    def delivered(self, ingestion: float) -> float:
-        """Return the predicted samples per second for an ingestion rate."""
-        return self.model().delivered(ingestion)
+    def delivered(self, ingestion: float, supply: float | None = None) -> float:
+        """Return the predicted samples per second for an ingestion rate, and for another supply rate if one is given."""
+        return delivered(ingestion, supply or self.supply.mid, self.constant_s, overlap=self.overlap)
 
     @functools.cached_property
     def starving(self) -> Estimate:
         """The ingestion rate above which an accelerator starves."""
         rates = [rate for rate in self.loader.values("samples_per_s").values() if rate > 0]
-        return estimate([self.model(rate).starving for rate in rates])
+        return estimate([starving_above(rate, self.constant_s, overlap=self.overlap) for rate in rates])
 
     @property
     def at_most(self) -> bool:
@@ -154,30 +144,14 @@ class Roofline:
         return self.curves[0].loader
 
     @property
-    def augmented(self) -> bool:
-        """Whether the supply rates include a network's crops and mirrors."""
-        return self.first.cell.model in MODEL_CROPS
-
-    @property
     def of_photographs(self) -> bool:
         """Whether published training rates, which are of photographs, fit the samples."""
         name = self.first.cell.data.name
         return name == "imagenet" or name.startswith(FOLDER_PREFIX)
 
     @property
-    def stored(self) -> tuple[Curve, ...]:
-        """The curves of backends that read a store; those that hold their samples in memory are left out."""
-        return tuple(curve for curve in self.curves if curve.loader.cell.backend.format != MEMORY_FORMAT)
-
-    @property
     def points(self) -> tuple[Point, ...]:
-        """The measured points of all curves."""
         return tuple(point for curve in self.curves for point in curve.points)
-
-    def curve(self, *backends: str) -> Curve | None:
-        """Return the curve of the first of some backends that has one."""
-        by_name = {curve.backend: curve for curve in self.curves}
-        return next((by_name[name] for name in backends if name in by_name), None)
 
 
 def model_errors(points: Sequence[Point]) -> tuple[float, float] | None:
@@ -282,17 +256,17 @@ def _keeps_up(cell: CellSummary) -> bool:
 
 
 def _point(curve: Curve, cell: CellSummary) -> Point | None:
-    delivered, ingestion = cell.interval("samples_per_s"), ingestion_rate(cell)
-    if delivered is None or ingestion is None or delivered.mid <= 0:
+    rate, ingestion = cell.interval("samples_per_s"), ingestion_rate(cell)
+    if rate is None or ingestion is None or rate.mid <= 0:
         return None
     more_s, own = 0.0, curve.loader.cell
     if cell.cell.model in MODEL_CROPS and own.model != cell.cell.model:
         # Its producers crop and mirror beyond what they did for the supply rate.
         more_s = max(0.0, cell.per_sample("prep_s") - curve.loader.per_sample("prep_s"))
     shared = more_s / max(1, own.workers) / own.ranks
-    model = curve.model(curve.supply.mid / (1 + curve.supply.mid * shared))
+    supply = curve.supply.mid / (1 + curve.supply.mid * shared)
     return Point(
-        cell=cell, ingestion=ingestion, delivered=delivered, predicted=model.delivered(ingestion.mid)
+        cell=cell, ingestion=ingestion, delivered=rate, predicted=curve.delivered(ingestion.mid, supply)
     )
 
 
@@ -307,10 +281,8 @@ def _trained(cells: Iterable[CellSummary]) -> dict[tuple[str, str], list[Network
         rate = ingestion_rate(cell) if cell.cell.compute.kind is ComputeKind.REAL else None
         if rate is None:
             continue
-        key, purity = (
-            (*_subject(cell), cell.cell.model, cell.cell.device),
-            (cell.is_null, not cell.cell.workers, rate.mid),
-        )
+        key = (*_subject(cell), cell.cell.model, cell.cell.device)
+        purity = (cell.is_null, not cell.cell.workers, rate.mid)
         if key not in best or purity > best[key][0]:
             best[key] = purity, Network(cell=cell, rate=rate)
     networks: dict[tuple[str, str], list[Network]] = {}
@@ -330,15 +302,16 @@ def _key(cell: CellSummary, *, any_state: bool = False, crops: bool = True) -> t
 
 
 def _rank(roofline: Roofline) -> tuple[float, ...]:
-    shape = roofline.first.fact("store_image_shape") or "0"
-    kib = roofline.first.cell.readahead_kib
+    first, kib = roofline.first, roofline.first.cell.readahead_kib
+    shape = first.fact("store_image_shape") or "0"
+    stored = [curve for curve in roofline.curves if curve.loader.cell.backend.format != MEMORY_FORMAT]
     return (
-        not roofline.augmented,
+        first.cell.model not in MODEL_CROPS,
         math.prod(int(side) for side in shape.split("x")),
-        roofline.first.cell.workers > 0,
-        min(len(roofline.stored), 2),
-        state_rank(roofline.first),
+        first.cell.workers > 0,
+        min(len(stored), 2),
+        state_rank(first),
         2 if kib == DEFAULT_READAHEAD_KIB else 1 if kib is None else 0,
         len(roofline.curves),
-        -roofline.first.cell.workers,
+        -first.cell.workers,
     )

@@ -3,8 +3,9 @@
 import dataclasses
 import itertools
 import re
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,6 +15,7 @@ from storebench.cli.results import drawn
 from storebench.errors import UsageError
 
 _MOST_ACCELERATORS = 1024
+_real = partial(typer.Option, callback=finite)
 
 
 def plan(
@@ -45,12 +47,8 @@ def plan(
     ] = None,
     memory: Annotated[
         float | None,
-        typer.Option(
-            min=0,
-            max=2**20,
-            callback=finite,
-            metavar="GiB",
-            help="Page cache of each node. [default: enough for the store]",
+        _real(
+            metavar="GiB", help="Page cache of each node. [default: enough for the store]", min=0, max=2**20
         ),
     ] = None,
     nodes: Annotated[int, typer.Option(min=1, max=100_000, help="Nodes with these accelerators.")] = 1,
@@ -59,24 +57,12 @@ def plan(
     ] = None,
     read_mb_s: Annotated[
         float | None,
-        typer.Option(
-            callback=finite,
-            metavar="MB/s",
-            help="Storage that all nodes share. [default: the run's, per node]",
-        ),
+        _real(metavar="MB/s", help="Storage that all nodes share. [default: the run's, per node]"),
     ] = None,
-    iops: Annotated[
-        float | None, typer.Option(callback=finite, help="Requests per second of that storage.")
-    ] = None,
+    iops: Annotated[float | None, _real(help="Requests per second of that storage.")] = None,
     first_byte_ms: Annotated[
         float | None,
-        typer.Option(
-            min=0,
-            max=60_000,
-            callback=finite,
-            metavar="MS",
-            help="Time to the first byte of a request to it.",
-        ),
+        _real(metavar="MS", help="Time to the first byte of a request to it.", min=0, max=60_000),
     ] = None,
     epochs: Annotated[int | None, typer.Option(min=1, max=10**6, help="Epochs of the training.")] = None,
     dataset: Annotated[
@@ -84,7 +70,7 @@ def plan(
     ] = None,
     page: Annotated[
         Path | None,
-        typer.Option(help="Write a page with the roofline of the target, and what each input changes."),
+        typer.Option(help="Write a page with the roofline of the target."),
     ] = None,
     allow_invalid: Annotated[
         bool, typer.Option("--allow-invalid", help="Plan from results that do not validate, and name them.")
@@ -112,6 +98,8 @@ def plan(
                 hint="See --nodes.",
             )
         profile = find_accelerator(f"{name}:{model}" if model else name)
+        machines: dict[str, Any] = {"count": count, "nodes": nodes, "workers": workers, "cores": cores}
+        machines["bytes_per_s"] = None if read_mb_s is None else read_mb_s * 1e6
         from storebench.profiling.folder import read_profile
 
         loop = read_profile(runs[0])
@@ -134,15 +122,7 @@ def plan(
                     where=given[0] if given else runs[1],
                     hint="It takes --workers, --cores, --nodes and --read-mb-s.",
                 )
-            told, rates = plan_profile(
-                loop,
-                profile,
-                count=count,
-                nodes=nodes,
-                workers=workers,
-                cores=cores,
-                bytes_per_s=None if read_mb_s is None else read_mb_s * 1e6,
-            )
+            told, rates = plan_profile(loop, profile, **machines)
             if as_json:
                 put_json({"answer": told, **dataclasses.asdict(rates)})
                 return
@@ -163,15 +143,10 @@ def plan(
                 for cell in cells_of(list(run), findings)
             ],
             dataset,
-            changes=as_json or page is not None,
             accelerator=profile,
-            count=count,
-            workers=workers,
-            cores=cores,
+            **machines,
             memory_bytes=None if memory is None else memory * 2**30,
-            nodes=nodes,
             samples=samples,
-            bytes_per_s=None if read_mb_s is None else read_mb_s * 1e6,
             requests_per_s=iops,
             first_byte_s=None if first_byte_ms is None else first_byte_ms / 1e3,
             epochs=epochs,

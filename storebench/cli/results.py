@@ -111,18 +111,13 @@ def put_content(content: "Content", stores: Path | None = None) -> None:
 
 
 def print_summary(run: Path, named: Sequence["Accelerator"] = (), stores: Path | None = None) -> None:
-    from storebench.accelerators import find_accelerator
-    from storebench.analysis.plan.words import disk_line
     from storebench.record.lines import RECORDS_NAME
     from storebench.report.build import summarise_results
 
     content = summarise_results(run / RECORDS_NAME, named)  # not the folder, which may hold other runs
     put_content(content, stores)
     told = content.answer
-    if told.base is not None and told.base.whole is not None:
-        profile = named[0] if named else find_accelerator("a100")
-        put(*filter(None, [disk_line(list(content.cells), (told.choice or told.base).backend, profile)]))
-    else:
+    if told.base is None or told.base.whole is None:
         for table in () if content.more("requests") else content.io:
             write_out(drawn(table))
             put(*table.notes)

@@ -6,37 +6,26 @@ It knows no protocol: an answer begins with the first bytes from the server afte
 import argparse
 import asyncio
 import contextlib
+import math
 import selectors
 import socket
 import time
+from dataclasses import dataclass
 
 _CHUNK_BYTES = 1 << 17
 _UNDER_WAY = 256
 
 
-class Pace:
-    """A line that all connections share: it carries so many bytes per second."""
-
-    def __init__(self, bytes_per_s: float | None) -> None:
-        self._bytes_per_s = bytes_per_s
-        self._free_at = 0.0
-
-    async def carry(self, size: int) -> None:
-        """Wait until the line has carried `size` bytes, after all that it was asked to carry before."""
-        if self._bytes_per_s is not None:
-            now = time.monotonic()
-            self._free_at = max(self._free_at, now) + size / self._bytes_per_s
-            await asyncio.sleep(self._free_at - now)
-
-
+@dataclass
 class Proxy:
-    """One listening port before one server."""
+    """One listening port before one server; all of its connections share one line."""
 
-    def __init__(self, upstream: int, first_byte_s: float, round_trip_s: float, pace: Pace) -> None:
-        self._upstream = upstream
-        self._first_byte_s = first_byte_s
-        self._round_trip_s = round_trip_s
-        self._pace = pace
+    upstream: int
+    first_byte_s: float
+    round_trip_s: float
+    bytes_per_s: float
+    free_at: float = 0.0
+    """When the line has carried all that it was asked to carry."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Carry one connection until either side closes it."""
@@ -52,21 +41,23 @@ class Proxy:
 
         async def answers() -> None:
             while chunk := await from_server.read(_CHUNK_BYTES):
-                held_until = asked_at.pop() + self._first_byte_s if asked_at else 0.0
-                await line.put((max(held_until, time.monotonic() + self._round_trip_s), chunk))
+                held_until = asked_at.pop() + self.first_byte_s if asked_at else 0.0
+                await line.put((max(held_until, time.monotonic() + self.round_trip_s), chunk))
             await line.join()
 
         async def arrivals() -> None:
             while True:
                 due, chunk = await line.get()
                 await asyncio.sleep(due - time.monotonic())
-                await self._pace.carry(len(chunk))
+                now = time.monotonic()
+                self.free_at = max(self.free_at, now) + len(chunk) / self.bytes_per_s
+                await asyncio.sleep(self.free_at - now)
                 writer.write(chunk)
                 await writer.drain()
                 line.task_done()
 
         with contextlib.suppress(OSError):  # without the server, the client sees a closed connection
-            from_server, to_server = await asyncio.open_connection("127.0.0.1", self._upstream)
+            from_server, to_server = await asyncio.open_connection("127.0.0.1", self.upstream)
             tasks = [asyncio.ensure_future(one) for one in (requests(), answers(), arrivals())]
             await asyncio.wait(tasks[:2], return_when=asyncio.FIRST_COMPLETED)
             for task in tasks:
@@ -74,11 +65,6 @@ class Proxy:
             await asyncio.gather(*tasks, return_exceptions=True)
             to_server.close()
         writer.close()
-
-
-def _precise_loop() -> asyncio.AbstractEventLoop:
-    """Return a loop whose waits are not rounded to milliseconds, as those of epoll are."""
-    return asyncio.SelectorEventLoop(selectors.SelectSelector())
 
 
 async def _run(listening: socket.socket, proxy: Proxy) -> None:
@@ -93,11 +79,12 @@ def main() -> None:
     parser.add_argument("--upstream", type=int, required=True)
     parser.add_argument("--first-byte-ms", type=float, default=0.0)
     parser.add_argument("--round-trip-ms", type=float, default=0.0)
-    parser.add_argument("--mb-s", type=float)
+    parser.add_argument("--mb-s", type=float, default=math.inf)
     asked = parser.parse_args()
-    pace = Pace(None if asked.mb_s is None else asked.mb_s * 1e6)
-    proxy = Proxy(asked.upstream, asked.first_byte_ms / 1000, asked.round_trip_ms / 1000, pace)
-    with asyncio.Runner(loop_factory=_precise_loop) as runner:
+    proxy = Proxy(asked.upstream, asked.first_byte_ms / 1e3, asked.round_trip_ms / 1e3, asked.mb_s * 1e6)
+    # Its waits are not rounded to milliseconds, as those of epoll are.
+    loop = asyncio.SelectorEventLoop(selectors.SelectSelector())
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
         runner.run(_run(socket.socket(fileno=asked.socket), proxy))
 
 

@@ -1,6 +1,5 @@
 """A network file system by libnfs, which speaks NFS in this process: no mount, no root, no page cache on this side."""
 
-import contextlib
 import ctypes
 import errno
 import functools
@@ -8,7 +7,6 @@ import os
 import secrets
 import threading
 import uuid
-from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -74,20 +72,14 @@ class NfsFolder(Client):
         self._threads = threading.local()
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
-        with self._file(key) as handle:
+        handle, path = _pointer(), os.fsencode(f"/{key}")
+        self._check(self._library.nfs_open(self._context(), path, os.O_RDONLY, ctypes.byref(handle)), key)
+        try:
             if length is None:
                 status = _Status()
                 self._check(self._library.nfs_fstat64(self._context(), handle, ctypes.byref(status)), key)
                 length = int(status.size)
             return self._read(handle, key, start, length)
-
-    @contextlib.contextmanager
-    def _file(self, key: str) -> Iterator[ctypes.c_void_p]:
-        handle = _pointer()
-        opened = self._library.nfs_open(self._context(), _path(key), os.O_RDONLY, ctypes.byref(handle))
-        self._check(opened, key)
-        try:
-            yield handle
         finally:
             self._library.nfs_close(self._context(), handle)
 
@@ -147,7 +139,3 @@ class NfsFolder(Client):
             what = f"the server did not deliver it ({os.strerror(-result)})"
             raise PlaceFailedError(what, where=f"{self.url}/{key}")
         return result
-
-
-def _path(key: str) -> bytes:
-    return os.fsencode(f"/{key}")

@@ -29,7 +29,11 @@ class Places:
             if place.url:
                 url, (facts, direct) = place.url, apart(about, place.url)
             else:
-                url, direct, facts = self._provided(place, say)
+                if place.kind not in self._own:
+                    say(f"starting a server on this machine ({place.kind})")
+                    self._own[place.kind] = self._running.enter_context(SERVERS[place.kind]())
+                server = self._own[place.kind]
+                (url, facts), direct = server.behind(place.emulated), server.direct
             say(f"measuring {url} with 2 objects, 8 MiB{kept}")
             self._known[key] = url, direct, apart(measured, url, direct, facts)
         url, direct, facts = self._known[key]
@@ -42,11 +46,3 @@ class Places:
         """Return the address at which the server of a place counts what it serves; "" if it is not the run's own."""
         server = None if place.url else self._own.get(place.kind)
         return server.counters if server else ""
-
-    def _provided(self, place: Place, say: Say) -> tuple[str, str, PlaceFacts]:
-        if place.kind not in self._own:
-            say(f"starting a server on this machine ({place.kind})")
-            self._own[place.kind] = self._running.enter_context(SERVERS[place.kind]())
-        server = self._own[place.kind]
-        url, facts = server.behind(place.emulated)
-        return url, server.direct, facts

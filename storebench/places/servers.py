@@ -76,15 +76,7 @@ class PlaceServer(ABC):
     """The address at which it tells what it has served (`storebench.places.server_counters`); "" if it does not count."""
 
     def behind(self, emulated: Mapping[str, float]) -> tuple[str, PlaceFacts]:
-        """Return the address behind an emulated network, and what is known of it before anything is measured.
-
-        Parameters
-        ----------
-        emulated
-            "first-byte-ms": each answer begins so many milliseconds after its request at the earliest; "round-trip-ms":
-            all that the server sends arrives so much later; "mb-s": the megabytes per second that all answers together
-            carry. Without any: as the machine is.
-        """
+        """Return the address behind an emulated network, as `Place.emulated` has it, and what is known of it unmeasured."""
         url = self._url(self._proxy(emulated)) if emulated else self.url
         names = {f"emulated_{name.replace('-', '_')}": value for name, value in emulated.items()}
         return url, PlaceFacts(server=f"{self.name} on this machine", **names)

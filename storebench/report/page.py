@@ -27,7 +27,7 @@ _NEAR = 2.5
 
 
 @functools.cache
-def _templates(kind: str) -> jinja2.Environment:
+def templates(kind: str) -> jinja2.Environment:
     escaped = plain if kind == "html" else escaped_markdown
     return jinja2.Environment(
         loader=jinja2.PackageLoader("storebench.report"),
@@ -127,7 +127,7 @@ def html(content: Content, images: Mapping[str, bytes]) -> str:
         name: "data:image/svg+xml;base64," + base64.b64encode(svg).decode() for name, svg in images.items()
     }
     dates = [str(row["started_utc"])[:10] for cell in content.cells for row in cell.rows]
-    template = _templates("html").get_template("report.html.j2")
+    template = templates("html").get_template("report.html.j2")
     return template.render(
         **_context(content),
         images=sources,
@@ -143,4 +143,4 @@ def html(content: Content, images: Mapping[str, bytes]) -> str:
 
 def markdown(content: Content) -> str:
     """Return the report for a pull request or a wiki; plots are linked as the PNG files beside it."""
-    return _templates("md").get_template("report.md.j2").render(**_context(content))
+    return templates("md").get_template("report.md.j2").render(**_context(content))

@@ -1,41 +1,25 @@
-"""The plan as one page: the sentence, the table, the roofline of the target, and what each input changes."""
+"""The plan as one page: the sentence, the tables, and the roofline of the target."""
 
 from base64 import b64encode
-from html import escape
-from importlib.resources import files
 
-from storebench.analysis.plan.plan import Plan
-from storebench.analysis.plan.words import errors, facts, load, sensitivity, sentence, table
-from storebench.analysis.table import Table
+from storebench.analysis.plan.outcome import Plan
+from storebench.analysis.plan.words import errors, facts, load, sentence, table
+from storebench.report.page import templates
 from storebench.report.plots.style import MOST_LINES, finish, looks_of, new_axes, plain_numbers, saved, styled
-
-_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>storebench plan</title><style>{css}</style></head><body><main>
-<h1>{sentence}</h1>
-<p>{facts}</p>
-{table}
-{load}
-<figure><img alt="delivered images/s by rate of an accelerator" src="data:image/svg+xml;base64,{plot}"></figure>
-{sensitivity}
-<h2>How wrong such predictions are</h2>
-<p>{errors}</p>
-</main></body></html>
-"""
 
 
 def page(plan: Plan) -> str:
     """Return the page as HTML; the same plan gives the same bytes."""
-    css = files("storebench.report").joinpath("templates/report.css").read_text(encoding="utf-8")
-    return _PAGE.format(
-        css=css,
-        sentence=escape(sentence(plan)),
-        facts=_lines(facts(plan)),
-        table=_table(table(plan, page=True)),
-        load=_table(load(plan)),
-        plot=b64encode(roofline(plan)).decode(),
-        sensitivity=_table(sensitivity(plan)),
-        errors=_lines(errors(plan)),
+    return (
+        templates("html")
+        .get_template("plan.html.j2")
+        .render(
+            sentence=sentence(plan),
+            facts=facts(plan),
+            tables=(table(plan, page=True), load(plan)),
+            plot=b64encode(roofline(plan)).decode(),
+            errors=errors(plan),
+        )
     )
 
 
@@ -61,17 +45,3 @@ def roofline(plan: Plan) -> bytes:
         ax.set_ylabel("delivered to all (images/s)")
         finish(ax, "Which accelerators does each store feed?")
         return saved(ax, "svg")
-
-
-def _lines(lines: list[str]) -> str:
-    return "<br>".join(map(escape, lines))
-
-
-def _table(table: Table) -> str:
-    def row(cells: tuple[str, ...], tag: str) -> str:
-        return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells)}</tr>"
-
-    rows = "".join(row(cells, "td") for cells in table.rows)
-    notes = f"<p>{_lines(list(table.notes))}</p>" if table.notes else ""
-    head = f"<thead>{row(table.head, 'th')}</thead>"
-    return f'<h2>{escape(table.caption)}</h2><div class="scroll"><table>{head}{rows}</table></div>{notes}'

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from storebench.analysis.bottleneck import looks_ahead
+from storebench.analysis.bottleneck import looks_ahead, per_image
 from storebench.analysis.plan.model import Demand, Node, hit_rate, limits
 from storebench.analysis.remote import request_s, requests_in_flight
 from storebench.analysis.summary import MEMORY_FORMAT, CellSummary
@@ -29,7 +29,6 @@ class Wanted:
     backend: str
     workers: int
     place: Place = LOCAL
-    """Where it is read."""
     first_byte_s: float | None = None
     """The server's time to the first byte; None for the measured one."""
     resident: float = 1.0
@@ -88,7 +87,9 @@ class Measurements:
         missed = [cell for cell in own if not _in_memory(cell)]
         same = [c for c in missed if c.cell.cache is state and c.cell.readahead_kib == wanted.readahead_kib]
         if not same and state is CacheState.LIMITED:
-            same = [c for c in missed if c.cell.cache is CacheState.COLD and _reads_only_samples(c)]
+            # A reader that reads no page beside its samples pays for a miss what it pays from a cold start.
+            cold = [cell for cell in missed if cell.cell.cache is CacheState.COLD]
+            same = [cell for cell in cold if cell.cell.backend.format == "files" or looks_ahead(cell)]
         base = _nearest(same, wanted)
         if base is None and state is CacheState.LIMITED:
             raise Lacking('add a cell with cache = "limited"')
@@ -97,7 +98,7 @@ class Measurements:
                 raise Lacking('add cells with cache = "warm" and "cold"')
             return self._for_loop(self._read_from_device(warm, wanted), warm, wanted)
         loop = replace(wanted, workers=base.cell.workers, ranks=base.cell.ranks, model="")
-        span_s, cpu_s, read = _span_s(base), _cpu_s(base), _per_sample(base, "device_read_bytes")
+        span_s, cpu_s, read = _span_s(base), _cpu_s(base), per_image(base, "device_read_bytes")
         warm = _nearest([cell for cell in held if bool(cell.cell.workers) == bool(loop.workers)], loop)
         producing_s = min(span_s, cpu_s if warm is None else _span_s(warm))
         more = (1 - hit_rate(wanted.resident)) / max(1 - hit_rate(resident_share(base)), 1e-9)
@@ -118,7 +119,7 @@ class Measurements:
         calls_of_mapped = 1.0 if warm.cell.workers else 0.5
         if looks_ahead(warm):
             pace = "best"
-        elif not advised and _per_sample(warm, "read_calls") < calls_of_mapped:
+        elif not advised and per_image(warm, "read_calls") < calls_of_mapped:
             # It maps its file, and a fault reads ahead; what is read ahead is used later.
             pace, read = "sequential", stored / wanted.served
         rate = self.device_rate(wanted.backend, pace)
@@ -224,8 +225,8 @@ def _from_server(base: CellSummary, wanted: Wanted) -> Demand:
         cpu_s=_cpu_s(base),
         producing_s=base.per_sample("decode_s") + base.per_sample("prep_s"),
         request_s=request_s(base, wanted.first_byte_s) / requests_in_flight(base),
-        device_bytes=_per_sample(base, "remote_received_bytes"),
-        requests=_per_sample(base, "remote_count"),
+        device_bytes=per_image(base, "remote_received_bytes"),
+        requests=per_image(base, "remote_count"),
     )
 
 
@@ -249,11 +250,6 @@ def _nearest(cells: Sequence[CellSummary], wanted: Wanted) -> CellSummary | None
 def _in_memory(cell: CellSummary) -> bool:
     own = cell.cell
     return own.cache is CacheState.WARM or own.backend.format == MEMORY_FORMAT
-
-
-def _reads_only_samples(cell: CellSummary) -> bool:
-    """Return whether a reader reads no page beside its samples, so that a miss costs what it does from a cold start."""
-    return cell.cell.backend.format == "files" or looks_ahead(cell)
 
 
 def resident_share(cell: CellSummary) -> float:
@@ -292,12 +288,7 @@ def _cpu_s(cell: CellSummary) -> float:
 
 def _requests(cell: CellSummary) -> float:
     """Return the requests per sample that the block device completed for a cell; one per missed sample if they were not counted."""
-    own, everyones = _per_sample(cell, "device_read_bytes"), _per_sample(cell, "block_device_read_bytes")
-    if counted := _per_sample(cell, "block_device_reads"):
+    own, everyones = per_image(cell, "device_read_bytes"), per_image(cell, "block_device_read_bytes")
+    if counted := per_image(cell, "block_device_reads"):
         return counted * min(1.0, own / everyones)
     return max(min(1.0, own / (stored_bytes(cell) or math.inf)), own / REQUEST_BYTES)
-
-
-def _per_sample(cell: CellSummary, counter: str) -> float:
-    total, samples = cell.median(counter), cell.median("samples")
-    return total / samples if total and samples else 0.0

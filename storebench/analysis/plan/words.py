@@ -3,13 +3,10 @@
 import math
 from collections.abc import Iterator, Sequence
 
-from storebench.accelerators import Accelerator
-from storebench.analysis.labels import backend_label, duration, number, percent, readahead_label, size
+from storebench.analysis.labels import duration, number, percent, readahead_label
 from storebench.analysis.plan.errors import MEDIAN_GOAL, read_errors
-from storebench.analysis.plan.measured import Lacking, Measurements, Wanted
-from storebench.analysis.plan.plan import Plan, StorePlan
+from storebench.analysis.plan.outcome import Plan, StorePlan
 from storebench.analysis.roofline import BUSY_FRAC
-from storebench.analysis.summary import CellSummary
 from storebench.analysis.table import Table
 from storebench.units import format_duration, number_of
 
@@ -18,7 +15,8 @@ def sentence(plan: Plan) -> str:
     """Return which store to use, or what limits the best one."""
     target, choice = plan.target, plan.choice
     accelerators = f"{target.accelerators} x {target.accelerator.device}"
-    words = f"{accelerators}: {_busy(choice)} busy with {choice.label} ({_kilobytes(choice.stored_bytes)} per image)"
+    stored = f"{number(choice.stored_bytes / 1e3)} KB per image"
+    words = f"{accelerators}: {_busy(choice)} busy with {choice.label} ({stored})"
     if choice.busy >= BUSY_FRAC:
         return f"{words}."
     told = "No store feeds" if choice.busy_high < BUSY_FRAC else "It is open whether a store feeds"
@@ -29,10 +27,6 @@ def _busy(store: StorePlan) -> str:
     """Return the 90% interval of the share of the time in which the accelerators are busy."""
     low, high = percent(store.busy_low), percent(store.busy_high)
     return high if low == high else f"{low.removesuffix('%')} to {high}"
-
-
-def _kilobytes(count: float) -> str:
-    return f"{number(count / 1e3)} KB"
 
 
 def facts(plan: Plan) -> list[str]:
@@ -124,23 +118,6 @@ def _time(hours: float) -> str:
     return duration(seconds) if seconds < 600 else format_duration(seconds)
 
 
-def sensitivity(plan: Plan) -> Table:
-    """Return what the best store delivers if an input is half or twice as large."""
-    return Table(
-        caption="What the best store delivers if one input changes",
-        head=("input", "value", "images/s at half", "images/s at twice", "best store at half, at twice"),
-        rows=tuple(
-            (
-                change.input,
-                size(change.value) if change.input == "memory" else f"{change.value:,g}",
-                *(number(answer[1]) if answer else "" for answer in (change.half, change.double)),
-                ", ".join(dict.fromkeys(answer[0] for answer in (change.half, change.double) if answer)),
-            )
-            for change in plan.sensitivity
-        ),
-    )
-
-
 def errors(plan: Plan) -> list[str]:
     """Return the measured error of each kind of prediction, and what is not real about the cells."""
     known, lines = read_errors(), []
@@ -150,20 +127,3 @@ def errors(plan: Plan) -> list[str]:
         missed = error is not None and not error.good
         lines.append(f"median error, {kind}: {words}{f' (goal: {MEDIAN_GOAL:.0%})' if missed else ''}")
     return [*lines, *plan.caveats]
-
-
-def disk_line(cells: list[CellSummary], backend: str, accelerator: Accelerator) -> str:
-    """Return what an accelerator needs of a store from a cold start, and for how many the disk is enough; "" if unknown."""
-    measured, rate = Measurements(cells), accelerator.images_per_s
-    workers = max((cell.cell.workers for cell in measured.cells if cell.backend == backend), default=0)
-    try:
-        need = measured.demand(Wanted(backend=backend, workers=workers, resident=0.0))
-    except Lacking:
-        return ""
-    device = measured.device_rate(backend, "best")
-    if not need.device_bytes or not math.isfinite(device):
-        return ""
-    return (
-        f"{accelerator.title} needs {number(rate * need.device_bytes / 1e6)} MB/s and {number(rate * need.requests)} reads/s of"
-        f" {backend_label(backend)}; this disk gives enough for {number(device / need.device_bytes / rate)} of them."
-    )

@@ -8,7 +8,8 @@ import pytest
 
 from storebench.accelerators import find_accelerator
 from storebench.analysis.plan.measured import Measurements
-from storebench.analysis.plan.plan import Target, _chosen, _Planner
+from storebench.analysis.plan.outcome import Target
+from storebench.analysis.plan.plan import _chosen, by_store, plans
 from storebench.analysis.runs import find_runs, load_results
 from storebench.analysis.summary import CellSummary, summarise
 
@@ -45,7 +46,8 @@ def measured(runs: str) -> tuple[list[CellSummary], Measurements]:
 def rates(runs: str, given: dict[str, Any]) -> dict[tuple[str, Any], float]:
     """Return the best rate of each store, whatever the read-ahead."""
     group, told = measured(runs)
-    made, _ = _Planner(group, Target(**(TARGET | given)), told).plans()
+    target = Target(**(TARGET | given))
+    made, _ = plans(*by_store(group, target), target, told)
     best: dict[tuple[str, Any], float] = {}
     for store in made:
         key = store.store, store.place
