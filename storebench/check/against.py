@@ -134,9 +134,9 @@ def run_against(
             sides, dropped=_lacking(baseline, contender), added=_lacking(contender, baseline)
         )
         for cell in sides.dropped:
-            say(f"the scenario here lacks a cell of the revision's: {_described(cell, sides.added)}")
+            say(f"the scenario here lacks a cell of the revision's: {label_of(cell)}")
         for cell in sides.added:
-            say(f"the scenario here has a new cell: {_described(cell, sides.dropped)}")
+            say(f"the scenario here has a new cell: {label_of(cell)}")
         for name in ("seed", "test_limit"):
             old, new = getattr(before, name), getattr(after, name)
             if old != new:
@@ -220,17 +220,6 @@ def _revised(source: Path | None, scenario: Scenario, repo: Repository, worktree
 def _lacking(job: "_Job", other: "_Job") -> tuple[Cell, ...]:
     """Return the cells of a side that the other one lacks."""
     return tuple(cell for cell in job.cells if cell.cell_id not in {theirs.cell_id for theirs in other.cells})
-
-
-def _described(cell: Cell, others: Collection[Cell]) -> str:
-    """Return a cell in words, with the settings in which it differs from a cell of the same label."""
-    label = label_of(cell)
-    twin = next((other for other in others if label_of(other) == label), None)
-    if twin is None:
-        return label
-    its = twin.fields()
-    differing = [f"{name} {value}" for name, value in cell.fields().items() if value != its[name]]
-    return f"{label} ({', '.join(differing)})"
 
 
 def _interleave(processes: "Sequence[_Side]", replicates: int, budget_s: float | None, say: Say) -> None:

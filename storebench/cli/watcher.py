@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from storebench.cli.common import Show, progress, put, put_json, say, shown
-from storebench.settings.words import ComputeKind, LoaderKind, Share, Sync
+from storebench.settings.words import ComputeKind, LoaderKind
 from storebench.units import format_bytes, format_duration, number_of, rounded_bytes
 
 if TYPE_CHECKING:
@@ -181,30 +181,17 @@ class StderrWatcher:
 
 
 def describe(cell: "Cell") -> str:
-    """Return a cell in words."""
+    """Return a cell in words; `told_apart` names the other settings."""
     compute = cell.model if cell.compute.kind is ComputeKind.REAL else f"compute {cell.compute}"
     loader = "" if cell.loader == LoaderKind.PROCESSES else f" by {cell.loader}"
     cache = f"{cell.cache} cache"
     if cell.memory_bytes is not None:
         cache = f"cache limited to {format_bytes(cell.memory_bytes)}"
-    if cell.readahead_kib is not None:
-        cache += f", read-ahead {cell.readahead_kib} KiB"
-    if cell.tier is not None:
-        cache += f", storage as {cell.tier}"
     parts = [
         f"{cell.data.name} from {cell.backend.name}",
         cache,
         number_of(cell.workers, "worker") + loader,
         compute,
+        *([f"{cell.ranks} ranks"] if cell.ranks > 1 else []),
     ]
-    if cell.ranks > 1:
-        parts.append(f"{cell.ranks} ranks")
-    if cell.sync is not Sync.OVERLAPPED:
-        parts.append(f"sync {cell.sync}")
-    if cell.share is not Share.NONE:
-        parts.append(f"share {cell.share}" + f", {cell.store_fill}" * (cell.share is Share.STORE))
-    if cell.trainers > 1:
-        parts.append(f"{cell.trainers} trainers")
-    if cell.tournament_steps:
-        parts.append(f"a tournament every {number_of(cell.tournament_steps, 'step')}")
     return ", ".join(parts)

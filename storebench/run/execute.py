@@ -66,10 +66,11 @@ class Prepared:
 
 
 class Watcher(Protocol):
-    """Receives the events of a run."""
+    """Receives the events of a run; a subclass ignores the events for which it has no method."""
 
-    def store(self, cell: Cell) -> BuildOptions:
-        """Return the options for building (or finding) the store of `cell`, with its progress."""
+    def store(self, cell: Cell) -> BuildOptions:  # noqa: ARG002
+        """Return the options for building (or finding) the store of `cell`; a store of other samples is replaced."""
+        return BuildOptions(replace=Replace.STALE)
 
     def started(self, work: PendingReplicate, position: int, total: int) -> None:
         """React to the start of a replicate."""
@@ -84,24 +85,8 @@ class Watcher(Protocol):
         """React to the end of the time budget after some rounds."""
 
 
-class Silent:
+class Silent(Watcher):
     """A watcher that reports nothing."""
-
-    def store(self, cell: Cell) -> BuildOptions:  # noqa: ARG002
-        """Build without messages; a store of other samples is replaced."""
-        return BuildOptions(replace=Replace.STALE)
-
-    def started(self, work: PendingReplicate, position: int, total: int) -> None:
-        """Report nothing."""
-
-    def ranks(self, positions: Sequence[Position]) -> None:
-        """Report nothing."""
-
-    def finished(self, work: PendingReplicate, records: Sequence[Record]) -> None:
-        """Report nothing."""
-
-    def ended(self, rounds: int) -> None:
-        """Report nothing."""
 
 
 def execute(
@@ -139,7 +124,7 @@ def execute(
                 recorded=recorded,
             )
             for number, replicates in itertools.groupby(work, lambda pending: pending.replicate):
-                if not _fits(run, number, work):
+                if not rounds.fits(number):
                     run = run.ended(number)
                     watcher.ended(number)
                     break
@@ -160,18 +145,6 @@ def _prepared(
     except StorebenchError:
         run.discard()
         raise
-
-
-def _fits(run: Run, number: int, work: Sequence[PendingReplicate]) -> bool:
-    """Return whether a round fits into the budget, or has begun already."""
-    if run.scenario.budget_s is None or number < FEWEST_REPLICATES:
-        return True
-    recorded = run.recorded()
-    if any(replicate == number for _, replicate in recorded):
-        return True
-    took = durations(record for records in recorded.values() for record in records)
-    pending = [replicate.cell.cell_id for replicate in work if replicate.replicate == number]
-    return has_time(number, sum(took.values()), round_s(took, pending), run.scenario.budget_s)
 
 
 def prepare(
@@ -297,6 +270,14 @@ class _Rounds:
     recorded: dict[ReplicateKey, list[Record]]
     """The records of every replicate, those of earlier commands among them."""
     made: dict[ReplicateKey, list[Record]] = dataclasses.field(default_factory=dict)
+
+    def fits(self, number: int) -> bool:
+        """Return whether a round fits into the budget, or has begun already."""
+        if any(replicate == number for _, replicate in self.recorded):
+            return True
+        took = durations(record for records in self.recorded.values() for record in records)
+        pending = [replicate.cell.cell_id for replicate in self.work if replicate.replicate == number]
+        return has_time(number, sum(took.values()), round_s(took, pending), self.run.scenario.budget_s)
 
     def measure(self, number: int, replicates: Sequence[PendingReplicate]) -> None:
         """Measure replicates of a round; at its end, those again that were disturbed or did not hold their state."""

@@ -24,7 +24,7 @@ from storebench.system.reading import read_small_file
 from storebench.system.toml_text import parse_toml
 from storebench.units import parse_duration
 
-SHIPPED = Path(__file__).resolve().parent / "scenarios"
+SHIPPED = Path(__file__).resolve().parents[1] / "scenarios"
 """A link to the checkout's ``scenarios`` folder; the files themselves in a wheel."""
 
 
