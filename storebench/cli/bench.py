@@ -281,7 +281,7 @@ def _against(
     stores: Path,
     options: "SideOptions",
 ) -> None:
-    from storebench.check.against import one_format_words, run_against
+    from storebench.check.against import run_against
 
     sides = run_against(revision, scenario, folder, stores, options=options, say=say)
     put(str(sides.baseline), str(sides.contender))
@@ -289,8 +289,6 @@ def _against(
         f"'storebench check {sides.baseline} {sides.contender}' judges {sides.commit[:12]} of "
         f"{sides.repository} against the working tree"
     )
-    if words := one_format_words(scenario.chosen(options.only)):
-        say(words)
 
 
 def scenarios(as_json: JsonOption = False) -> None:

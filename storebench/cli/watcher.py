@@ -32,20 +32,14 @@ def print_plan(
     plan = plan_run(scenario, cells, stores, sides=sides, progress=progress)
     if as_json:
         put_json(plan.to_dict())
-    else:
-        put(*plan_lines(scenario, plan, sides=sides))
-
-
-def plan_lines(scenario: "Scenario", plan: "RunPlan", *, sides: int = 1) -> list[str]:
-    """Return one line per cell, note and store, one with the settings of the loop, and a last one with all of it together."""
-    lines = [
-        f"{cell.cell_id}  {words}" for cell, words in zip(plan.cells, told_apart(plan.cells), strict=True)
-    ]
-    lines += plan.notes
+        return
+    for cell, words in zip(plan.cells, told_apart(plan.cells), strict=True):
+        put(f"{cell.cell_id}  {words}")
+    put(*plan.notes)
     for store in plan.stores:
         state = "there already" if store.exists else f"to convert, about {rounded_bytes(store.store_bytes)}"
-        lines.append(f"store {store.name}: {store.count:,} samples, {state}")
-    return [*lines, loop_line(plan.cells), total_line(scenario, plan, sides=sides)]
+        put(f"store {store.name}: {store.count:,} samples, {state}")
+    put(loop_line(plan.cells), total_line(scenario, plan, sides=sides))
 
 
 def told_apart(cells: Sequence["Cell"]) -> list[str]:

@@ -172,11 +172,13 @@ class Run:
         """Return the records of every completely recorded replicate."""
         return {replicate: records for replicate, records in self._grouped().items() if is_whole(records)}
 
-    def left(self, *, retry_failed: bool = False) -> list[PendingReplicate]:
+    def left(
+        self, recorded: Mapping[ReplicateKey, Sequence[Record]] | None = None, *, retry_failed: bool = False
+    ) -> list[PendingReplicate]:
         """Return the replicates that are not completely recorded, in the order of the schedule."""
         done = {
             replicate
-            for replicate, records in self.recorded().items()
+            for replicate, records in (self.recorded() if recorded is None else recorded).items()
             if not (retry_failed and any(record.status is Status.FAILED for record in records))
         }
         scenario = self.scenario
@@ -201,9 +203,9 @@ class Run:
             except OSError as error:
                 raise from_os_error(error, error.filename or self.folder) from error
 
-    def finish(self) -> None:
+    def finish(self, recorded: Mapping[ReplicateKey, Sequence[Record]]) -> None:
         """Move the step tables into one file if every replicate is recorded."""
-        if not self.left():
+        if not self.left(recorded):
             merge_tables(self.folder)
 
     @contextlib.contextmanager
