@@ -15,19 +15,21 @@ _MOST_NUMBERS = 5
 
 
 class CellState(enum.StrEnum):
-    BETTER = "better"
-    WORSE = "worse"
-    WITHIN_NOISE = "within noise"
-    INCONCLUSIVE = "inconclusive"
-    NOT_GATED = "not gated"
-    """Its counters are as good; the policy leaves its time uncompared."""
-    NOT_COMPARABLE = "not comparable"
-    MISSING = "missing"
-    """The baseline has it and the contender does not."""
-    NEW = "new"
-    """The contender has it and the baseline does not."""
+    """The verdicts, the worst first."""
+
     FAILED = "failed"
     """The contender's cell could not be measured as requested."""
+    WORSE = "worse"
+    MISSING = "missing"
+    """The baseline has it and the contender does not."""
+    NOT_COMPARABLE = "not comparable"
+    INCONCLUSIVE = "inconclusive"
+    NEW = "new"
+    """The contender has it and the baseline does not."""
+    NOT_GATED = "not gated"
+    """Its counters are as good; the policy leaves its time uncompared."""
+    BETTER = "better"
+    WITHIN_NOISE = "within noise"
 
 
 @dataclass(frozen=True, kw_only=True)

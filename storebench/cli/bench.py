@@ -26,7 +26,6 @@ from storebench.units import number_of, parse_duration
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from storebench.check.against import Revision, SideOptions
     from storebench.ranks.nodes import NodeAddress
     from storebench.record.schema import Cell
     from storebench.run.folder import Run
@@ -180,7 +179,7 @@ def bench(
                     hint="Let ranks be a multiple of the number of nodes.",
                 )
         if against is not None:
-            from storebench.check.against import Revision, SideOptions, compared
+            from storebench.check.against import Revision, SideOptions, compared, run_against
 
             try:
                 budget_s = None if budget is None else parse_duration(budget)
@@ -195,7 +194,12 @@ def bench(
                 print_plan(planned, cells, place, sides=2, as_json=as_json)
                 return
             require_devices(cells)
-            _against(revision, loaded, folder, place, options)
+            sides = run_against(revision, loaded, folder, place, options=options, say=say)
+            put(str(sides.baseline), str(sides.contender))
+            say(
+                f"'storebench check {sides.baseline} {sides.contender}' judges {sides.commit[:12]} of "
+                f"{sides.repository} against the working tree"
+            )
             return
         if dry_run:
             print_plan(loaded, cells, place, as_json=as_json)
@@ -272,23 +276,6 @@ def _follow(
         raise CellFailedError(
             f"{number_of(len(failures), 'job')} failed; the first: {failures[0]}", where=f"node {place.node}"
         )
-
-
-def _against(
-    revision: "Revision",
-    scenario: "Scenario",
-    folder: Path,
-    stores: Path,
-    options: "SideOptions",
-) -> None:
-    from storebench.check.against import run_against
-
-    sides = run_against(revision, scenario, folder, stores, options=options, say=say)
-    put(str(sides.baseline), str(sides.contender))
-    say(
-        f"'storebench check {sides.baseline} {sides.contender}' judges {sides.commit[:12]} of "
-        f"{sides.repository} against the working tree"
-    )
 
 
 def scenarios(as_json: JsonOption = False) -> None:

@@ -400,7 +400,11 @@ class _Option:
             **rule,
             "matrix": [
                 *map(self._matrix, self.states),
-                *(self._shrunk_matrix(state) for state in self.states if SHRUNK in self.measured_in(state)),
+                *(
+                    self._matrix(state) | {"backends": [SHRUNK], "image_size": self.samples.crop_side}
+                    for state in self.states
+                    if SHRUNK in self.measured_in(state)
+                ),
                 *([self._handing_matrix()] if self.handing else []),
             ],
         }
@@ -419,9 +423,6 @@ class _Option:
             length = {"max_steps": self.steps_per_pass, "warmup_steps": WARMUP_STEPS, "passes": self.passes}
         length = {} if "max_steps" in self.asked else length
         return chosen | length | dict(self.asked) | {"cache": [str(state)]} | side | part
-
-    def _shrunk_matrix(self, state: CacheState) -> dict[str, Any]:
-        return self._matrix(state) | {"backends": [SHRUNK], "image_size": self.samples.crop_side}
 
     def _handing_matrix(self) -> dict[str, Any]:
         length = {"max_steps": min(self.handing_steps, self.most_steps), "warmup_steps": self.in_flight}
