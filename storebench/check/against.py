@@ -90,8 +90,6 @@ def run_against(
             if folder.exists():
                 raise OutputError("there is already a run here", where=folder, hint="Name another --out.")
         say(repo.against(commit))
-        if words := one_format_words(scenario.chosen(options.only)):
-            say(words)
         worktree, scratch = running.enter_context(checked_out(repo.root, commit, say))
         before = _revised(revision.source, scenario, repo, worktree, say)
         replicates = _replicates_of(options, before, scenario)
@@ -134,9 +132,9 @@ def run_against(
             sides, dropped=_lacking(baseline, contender), added=_lacking(contender, baseline)
         )
         for cell in sides.dropped:
-            say(f"the scenario here lacks a cell of the revision's: {_described(cell, sides.added)}")
+            say(f"the scenario here lacks a cell of the revision's: {label_of(cell)}")
         for cell in sides.added:
-            say(f"the scenario here has a new cell: {_described(cell, sides.dropped)}")
+            say(f"the scenario here has a new cell: {label_of(cell)}")
         for name in ("seed", "test_limit"):
             old, new = getattr(before, name), getattr(after, name)
             if old != new:
@@ -152,6 +150,9 @@ def run_against(
             for cell in cells:  # once, so that a check finds them missing and new
                 process.run(cell, 0)
         _interleave(processes, replicates, options.budget_s, say)
+        for job in jobs:
+            if (job.folder / RECORDS_NAME).is_file():
+                job.code.check(job.folder.name, read_records(job.folder))
     return sides
 
 
@@ -167,14 +168,6 @@ def _found(revision: Revision, scenario: Scenario, options: SideOptions) -> tupl
     formats = {cell.backend.format for cell in scenario.chosen(options.only)}
     repo = find_repository(revision.repository, formats)
     return repo, commit_of(repo.root, revision.ref)
-
-
-def one_format_words(cells: Collection[Cell]) -> str:
-    """Return how to compare the cells of one format alone; "" if all cells have the same format."""
-    formats = sorted({cell.backend.format for cell in cells})
-    if len(formats) <= 1:
-        return ""
-    return f"after a change of one format, --only FORMAT compares its cells alone in less time ({', '.join(formats)})"
 
 
 def _runnable(scenario: Scenario, options: SideOptions, stores: Path, say: Say) -> list[Cell]:
@@ -220,17 +213,6 @@ def _revised(source: Path | None, scenario: Scenario, repo: Repository, worktree
 def _lacking(job: "_Job", other: "_Job") -> tuple[Cell, ...]:
     """Return the cells of a side that the other one lacks."""
     return tuple(cell for cell in job.cells if cell.cell_id not in {theirs.cell_id for theirs in other.cells})
-
-
-def _described(cell: Cell, others: Collection[Cell]) -> str:
-    """Return a cell in words, with the settings in which it differs from a cell of the same label."""
-    label = label_of(cell)
-    twin = next((other for other in others if label_of(other) == label), None)
-    if twin is None:
-        return label
-    its = twin.fields()
-    differing = [f"{name} {value}" for name, value in cell.fields().items() if value != its[name]]
-    return f"{label} ({', '.join(differing)})"
 
 
 def _interleave(processes: "Sequence[_Side]", replicates: int, budget_s: float | None, say: Say) -> None:
@@ -307,7 +289,6 @@ class _Side:
     def __init__(self, process: "subprocess.Popen[str]", job: _Job) -> None:
         self._process = process
         self._positions = {cell.cell_id: number for number, cell in enumerate(job.scenario.cells())}
-        self._checked = 0
         self.job = job
 
     def expect(self) -> None:
@@ -323,16 +304,12 @@ class _Side:
             )
 
     def run(self, cell: Cell, replicate: int) -> None:
-        """Run one replicate of a cell, and check which code ran it."""
+        """Run one replicate of a cell."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(f"{self._positions[cell.cell_id]} {replicate}\n")
             self._process.stdin.flush()
         self.expect()
-        if (self.job.folder / RECORDS_NAME).is_file():
-            records = read_records(self.job.folder)
-            self.job.code.check(self.job.folder.name, records[self._checked :])
-            self._checked = len(records)
 
 
 @contextlib.contextmanager

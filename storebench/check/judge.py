@@ -4,7 +4,6 @@ import dataclasses
 import enum
 import math
 import statistics
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from storebench.analysis.comparison import MIN_ROUNDS, MOST_ROUNDS, Ratio, Verdict, compare, rounds_needed
@@ -12,24 +11,25 @@ from storebench.check.policy import COUNTERS, Policy
 from storebench.check.sides import CellData, Side
 from storebench.units import Better, number_of
 
-_MOST_CHANGES = 3
 _MOST_NUMBERS = 5
 
 
 class CellState(enum.StrEnum):
-    BETTER = "better"
-    WORSE = "worse"
-    WITHIN_NOISE = "within noise"
-    INCONCLUSIVE = "inconclusive"
-    NOT_GATED = "not gated"
-    """Its counters are as good; the policy leaves its time uncompared."""
-    NOT_COMPARABLE = "not comparable"
-    MISSING = "missing"
-    """The baseline has it and the contender does not."""
-    NEW = "new"
-    """The contender has it and the baseline does not."""
+    """The verdicts, the worst first."""
+
     FAILED = "failed"
     """The contender's cell could not be measured as requested."""
+    WORSE = "worse"
+    MISSING = "missing"
+    """The baseline has it and the contender does not."""
+    NOT_COMPARABLE = "not comparable"
+    INCONCLUSIVE = "inconclusive"
+    NEW = "new"
+    """The contender has it and the baseline does not."""
+    NOT_GATED = "not gated"
+    """Its counters are as good; the policy leaves its time uncompared."""
+    BETTER = "better"
+    WITHIN_NOISE = "within noise"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +99,7 @@ def judge(baseline: Side, contender: Side, policy: Policy) -> list[CellResult]:
     results = []
     for name in dict.fromkeys([*baseline.cells, *contender.cells]):
         first, second = baseline.cells.get(name), contender.cells.get(name)
-        one_sided = _one_sided(first, second, baseline, contender)
+        one_sided = _one_sided(first, second)
         if one_sided is not None:
             results.append(one_sided)
         elif first is not None and second is not None:
@@ -107,16 +107,13 @@ def judge(baseline: Side, contender: Side, policy: Policy) -> list[CellResult]:
     return results
 
 
-def _one_sided(
-    first: CellData | None, second: CellData | None, baseline: Side, contender: Side
-) -> CellResult | None:
+def _one_sided(first: CellData | None, second: CellData | None) -> CellResult | None:
     """Return the verdict on a cell that only one side has or could measure; None for any other."""
     known = second or first
     assert known is not None
     blank = CellResult(cell_id=known.cell_id, label=known.label, state=CellState.FAILED)
     if second is None:
-        new = [cell for name, cell in contender.cells.items() if name not in baseline.cells]
-        reason = _resembling(known, new) or "the baseline has it, the contender has not"
+        reason = "the baseline has it, the contender has not"
         return dataclasses.replace(blank, state=CellState.MISSING, reason=reason)
     if second.failure:
         return dataclasses.replace(blank, reason=second.failure)
@@ -128,20 +125,6 @@ def _one_sided(
         reason = f"it failed in the baseline: {first.failure}"
         return dataclasses.replace(blank, state=CellState.NOT_COMPARABLE, reason=reason)
     return None
-
-
-def _resembling(missing: CellData, others: Iterable[CellData]) -> str:
-    """Return the new cell that a missing one has become, with the settings that changed, or ""."""
-    nearest: tuple[int, str] = (_MOST_CHANGES + 1, "")
-    for other in others:
-        changes = [
-            f"{name} {missing.settings.get(name)} -> {other.settings.get(name)}"
-            for name in {**missing.settings, **other.settings}
-            if missing.settings.get(name) != other.settings.get(name)
-        ]
-        if len(changes) < nearest[0]:
-            nearest = len(changes), f"the contender has it with {', '.join(changes)}"
-    return nearest[1]
 
 
 def _compared(first: CellData, second: CellData, policy: Policy, *, paired: bool) -> CellResult:

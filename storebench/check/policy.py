@@ -8,12 +8,9 @@ from typing import Annotated, Self
 import pydantic
 
 from storebench.analysis.comparison import PRACTICAL_FRAC
-from storebench.errors import CorruptDataError, ScenarioError, UnknownNameError, UsageError
-from storebench.run.scenario import explained
-from storebench.system.reading import read_small_file
-from storebench.system.toml_text import parse_toml
+from storebench.errors import UnknownNameError, UsageError
+from storebench.run.scenario import read_table
 
-MOST_FILE_BYTES = 4 * 2**20
 _MOST = 1e12
 
 Bounded = Annotated[float, pydantic.Field(ge=0, le=_MOST, allow_inf_nan=False)]
@@ -105,17 +102,4 @@ class Policy(_Strict):
 
 
 def load_policy(path: Path) -> Policy:
-    """Read and validate a policy file; an error names the line of a misspelt key or an impossible value."""
-    try:
-        text = read_small_file(path, most_bytes=MOST_FILE_BYTES).decode("utf-8")
-    except CorruptDataError as error:
-        raise ScenarioError(f"the policy cannot be read ({error.what})", where=path) from None
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise ScenarioError(f"the policy cannot be read ({reason})", where=path) from None
-    raw = parse_toml(text, path)
-    try:
-        return Policy.model_validate(raw)
-    except pydantic.ValidationError as error:
-        tables: dict[str, type[_Strict]] = {"": Policy, "counters": CounterGate, "cells": CellPolicy}
-        raise explained(error, text, path, tables) from None
+    return read_table("policy", path, Policy, {"counters": CounterGate, "cells": CellPolicy})

@@ -88,17 +88,7 @@ def _summary(outcome: Outcome) -> str:
 
 
 def _worst_first(results: Results) -> list[CellResult]:
-    order = [
-        CellState.FAILED,
-        CellState.WORSE,
-        CellState.MISSING,
-        CellState.NOT_COMPARABLE,
-        CellState.INCONCLUSIVE,
-        CellState.NEW,
-        CellState.NOT_GATED,
-        CellState.BETTER,
-        CellState.WITHIN_NOISE,
-    ]
+    order = list(CellState)
     return sorted(results, key=lambda result: (order.index(result.state), -(result.ratio or 0)))
 
 

@@ -14,7 +14,6 @@ import venv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from storebench.check.revisions import Repository, read_project
 from storebench.errors import CellFailedError, OutputError, UsageError
@@ -73,24 +72,20 @@ def side_environment() -> dict[str, str]:
 
 def storebench_sides(root: Path, worktree: Path, scratch: Path, say: Say) -> tuple[SideCode, SideCode]:
     """Return both sides for comparing storebench itself: the worktree's code and the working tree's."""
-    same_libraries = _requirements(root) == _requirements(worktree)
-    say("borrowing the installed libraries" if same_libraries else "its libraries differ: installing them")
-    before, after = worktree / "storebench", root / "storebench"
-    checkouts = [root, worktree]
-    python = (
-        _borrowing(scratch / "baseline", [before], checkouts)
-        if same_libraries
-        else _installed(scratch, worktree)
-    )
-    contender_python = _borrowing(scratch / "contender", [after], checkouts)
-    return (
-        SideCode(python=python, tree=worktree, facts=_facts(before)),
-        SideCode(python=contender_python, tree=root, facts=_facts(after), working=True),
-    )
+    _say_libraries(root, worktree, say)
+    sides = []
+    for name, tree in (("baseline", worktree), ("contender", root)):
+        package = tree / "storebench"
+        python = _borrowing(scratch / name, [package], [root, worktree])
+        facts = CodeFacts(digest=code_digest(package), commit=str(checkout_of(package)))
+        sides.append(SideCode(python=python, tree=tree, facts=facts, working=tree == root))
+    return sides[0], sides[1]
 
 
-def _facts(package: Path) -> CodeFacts:
-    return CodeFacts(digest=code_digest(package), commit=str(checkout_of(package)))
+def _say_libraries(project: Path, before: Path, say: Say) -> None:
+    """Say that both sides use the installed libraries where the revision asks for others."""
+    if read_project(before).get("dependencies") != read_project(project).get("dependencies"):
+        say("the dependencies differ; both sides use the installed libraries")
 
 
 def plugin_sides(
@@ -98,8 +93,7 @@ def plugin_sides(
 ) -> tuple[SideCode, SideCode]:
     """Return both sides for comparing a plugin: this storebench twice, and two revisions of the plugin."""
     before = worktree / repository.project.relative_to(repository.root)
-    if read_project(before).get("dependencies") != read_project(repository.project).get("dependencies"):
-        say("the plugin's dependencies differ; both sides use the installed ones")
+    _say_libraries(repository.project, before, say)
     sides = []
     for name, project in (("baseline", before), ("contender", repository.project)):
         formats = read_project(project).get("entry-points", {}).get(ENTRY_POINT_GROUP) or repository.formats
@@ -132,7 +126,13 @@ def _plugin_code(
         compiled = installed is not None and _compiled(installed)
         if compiled and not any(map(_compiled, sources)):
             pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation")
-            _run([*pip, "--target", str(target), str(project)], f"building {repository.plugin}")
+            command = [*pip, "--target", str(target), str(project)]
+            done = subprocess.run(
+                command, env=side_environment(), capture_output=True, text=True, check=False
+            )
+            if done.returncode:
+                last = (done.stderr or done.stdout).strip().splitlines()[-1:]
+                raise OutputError(f"building {repository.plugin} failed: {' '.join(last)}", where=project)
             return _sources_in(target, modules) or ()
         return sources
     raise UsageError(
@@ -198,35 +198,3 @@ def _borrowing(environment: Path, own: Sequence[Path], checkouts: Sequence[Path]
 
 def _site_packages(environment: Path) -> Path:
     return environment / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
-
-
-def _installed(scratch: Path, worktree: Path) -> Path:
-    """Make an environment into which the worktree's storebench is installed with its libraries."""
-    environment = scratch / "baseline"
-    _run([sys.executable, "-m", "venv", str(environment)], "making its environment")
-    python = environment / "bin" / "python"
-    constraints = worktree / "constraints.txt"
-    limits = ["-c", str(constraints)] if constraints.is_file() else []
-    # torch first and by exact version: a looser request pulls gigabytes of GPU libraries.
-    lines = constraints.read_text(encoding="utf-8").splitlines() if limits else []
-    torch = [line for line in lines if line.startswith("torch==")]
-    for wanted in ([torch] if torch else []) + [["-e", f"{worktree}[all]"]]:
-        _run([str(python), "-m", "pip", "install", "--quiet", *limits, *wanted], "installing its libraries")
-    return python
-
-
-def _requirements(folder: Path) -> tuple[str, Any]:
-    """Return everything that determines the libraries of a revision."""
-    constraints, project = folder / "constraints.txt", read_project(folder)
-    wanted = (
-        project.get("dependencies"),
-        {key: value for key, value in project.get("optional-dependencies", {}).items() if key != "dev"},
-    )
-    return constraints.read_text(encoding="utf-8") if constraints.is_file() else "", wanted
-
-
-def _run(command: Sequence[str], purpose: str) -> None:
-    done = subprocess.run(command, env=side_environment(), capture_output=True, text=True, check=False)
-    if done.returncode:
-        last = (done.stderr or done.stdout).strip().splitlines()[-1:]
-        raise OutputError(f"{purpose} failed: {' '.join(last)}", hint="Is there a network, and space?")

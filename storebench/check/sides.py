@@ -1,6 +1,5 @@
 """The two sides of a check: run folders of ``storebench bench``, as a cost and counters for each replicate of a cell."""
 
-import json
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -48,7 +47,6 @@ class CellData:
     """Where its records say something else than their step tables; "" if nowhere."""
     round_s: float
     """Seconds of one replicate, preparation and proof included; 0 if unknown."""
-    settings: Mapping[str, Any]
     left_out: frozenset[int] = frozenset()
     """Numbers of the replicates that do not count, because they did not hold their state."""
 
@@ -133,8 +131,9 @@ def label_of(cell: Cell) -> str:
 def _cell(records: list[Record], code: str, run: Path) -> CellData:
     cell = records[0].cell
     numbers = {record.replicate for record in records}
-    left_out = {record.replicate for record in records if unsound([record])}
-    if enough(len(numbers - left_out), len(numbers)):
+    left_out = {record.replicate: reason for record in records if (reason := unsound([record]))}
+    has_rate = enough(len(numbers) - len(left_out), len(numbers))
+    if has_rate:
         records = [record for record in records if record.replicate not in left_out]
     usable = [
         record
@@ -157,12 +156,12 @@ def _cell(records: list[Record], code: str, run: Path) -> CellData:
         samples_of=store.samples_digest if store else "",
         samples=store.count if store else None,
         failure=(failed.failure or "no step was timed" if failed else "")
+        or ("" if has_rate else next(iter(left_out.values())))
         or _code_failure(usable, code)
         or next(filter(None, map(_unproven, usable)), ""),
         disagreement=next(filter(None, (_disagreement(record, run) for record in usable)), ""),
         left_out=frozenset(left_out),
         round_s=statistics.fmean(walls) if walls else 0.0,
-        settings=json.loads(json.dumps(cell.fields())),
     )
 
 

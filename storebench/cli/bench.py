@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from storebench.cli.common import exit_codes, progress, put, put_json, say, stores_dir, writes_into
+from storebench.cli.common import exit_codes, put, put_json, say, stores_dir, writes_into
 from storebench.cli.options import (
     DropCachesOption,
     DryRunOption,
@@ -18,7 +18,7 @@ from storebench.cli.options import (
     require_devices,
     timeout_option,
 )
-from storebench.cli.run import continued_by, dropping, executed, finish, new_run_folder
+from storebench.cli.run import begun, continued, dropping, executed, finish, new_run_folder
 from storebench.cli.watcher import StderrWatcher, print_plan
 from storebench.errors import UsageError
 from storebench.units import number_of, parse_duration
@@ -26,9 +26,8 @@ from storebench.units import number_of, parse_duration
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from storebench.check.against import Revision, SideOptions
     from storebench.ranks.nodes import NodeAddress
-    from storebench.record.schema import Cell, Record
+    from storebench.record.schema import Cell
     from storebench.run.folder import Run
     from storebench.run.scenario import Scenario
 
@@ -121,7 +120,8 @@ def bench(
     The records of a run are one folder, which 'storebench report' reads.
     """  # noqa: D301 - the character that keeps lines of help as they are
     with exit_codes():
-        from storebench.run.about import stores_of
+        from storebench.record.schema import ran_out_of_time
+        from storebench.run.about import resume_command, stores_of
         from storebench.run.scenario import find_scenario, load_scenario
 
         path = find_scenario(scenario)
@@ -132,12 +132,45 @@ def bench(
         folder = out or new_run_folder(loaded.name)
         place = stores or (stores_of(folder) if resume else None) or stores_dir()
         writes_into(folder)
-        if retry_failed and not resume:
-            raise UsageError("--retry-failed needs --resume", hint="Name the run with --resume --out FOLDER.")
-        if repository is not None and against is None:
-            raise UsageError("--repository needs --against", hint="Name a revision with --against REF.")
-        if budget is not None and against is None:
-            raise UsageError("--budget needs --against", hint='A scenario states its own: budget = "12 min".')
+        node_options = {"nodes": nodes, "rendezvous": rendezvous, "node": node}
+        node_words = [
+            word
+            for name, value in node_options.items()
+            if value is not None
+            for word in (f"--{name}", str(value))
+        ]
+        is_side = against is not None
+        for is_wrong, what, hint in (
+            (
+                retry_failed and not resume,
+                "--retry-failed needs --resume",
+                "Name the run with --resume --out FOLDER.",
+            ),
+            (
+                repository and not is_side,
+                "--repository needs --against",
+                "Name a revision with --against REF.",
+            ),
+            (
+                budget and not is_side,
+                "--budget needs --against",
+                'A scenario states its own: budget = "12 min".',
+            ),
+            (is_side and node_words, "--nodes is not for --against", "Leave out one of them."),
+            (is_side and resume, "a comparison with a revision cannot be resumed", "Leave out --resume."),
+            (
+                is_side and timeout,
+                "--timeout is not for --against",
+                "Set timeout_s in the scenario of each side.",
+            ),
+            (
+                node_words and nodes is None,
+                "--rendezvous and --node need --nodes",
+                "Say how many nodes there are.",
+            ),
+        ):
+            if is_wrong:
+                raise UsageError(what, hint=hint)
         for cell in cells:
             if cell.ranks > 1 and cell.ranks % (nodes or 1):
                 raise UsageError(
@@ -145,21 +178,9 @@ def bench(
                     where="--nodes",
                     hint="Let ranks be a multiple of the number of nodes.",
                 )
-        by_name = {"nodes": nodes, "rendezvous": rendezvous, "node": node}
-        node_words = [
-            word for name, value in by_name.items() if value is not None for word in (f"--{name}", str(value))
-        ]
         if against is not None:
-            from storebench.check.against import Revision, SideOptions, compared
+            from storebench.check.against import Revision, SideOptions, compared, run_against
 
-            if node_words:
-                raise UsageError("--nodes is not for --against", hint="Leave out one of them.")
-            if resume:
-                raise UsageError("a comparison with a revision cannot be resumed", hint="Leave out --resume.")
-            if timeout is not None:
-                raise UsageError(
-                    "--timeout is not for --against", hint="Set timeout_s in the scenario of each side."
-                )
             try:
                 budget_s = None if budget is None else parse_duration(budget)
             except ValueError as error:
@@ -173,7 +194,12 @@ def bench(
                 print_plan(planned, cells, place, sides=2, as_json=as_json)
                 return
             require_devices(cells)
-            _against(revision, loaded, folder, place, options)
+            sides = run_against(revision, loaded, folder, place, options=options, say=say)
+            put(str(sides.baseline), str(sides.contender))
+            say(
+                f"'storebench check {sides.baseline} {sides.contender}' judges {sides.commit[:12]} of "
+                f"{sides.repository} against the working tree"
+            )
             return
         if dry_run:
             print_plan(loaded, cells, place, as_json=as_json)
@@ -181,23 +207,27 @@ def bench(
         from storebench.ranks.membership import membership
         from storebench.ranks.nodes import place_of
 
-        if nodes is None and (rendezvous is not None or node is not None):
-            raise UsageError(
-                "--rendezvous and --node need --nodes", hint="Say how many nodes there are with --nodes."
-            )
         address = None if nodes in (None, 1) else place_of(nodes or 1, rendezvous, node, membership())
         require_devices(cells, nodes=nodes or 1)
         if address is not None and not address.leads:
             _follow(loaded, cells, folder, place, address)
             return
         words = ["bench", scenario, *dropping(drop_caches), *node_words]
-        with _claimed(loaded, cells, folder, place, words, resume=resume, replicates=replicates) as run:
+        with (
+            _continued(loaded, folder, replicates)
+            if resume
+            else begun(loaded, cells, folder, place, words) as run
+        ):
             # The option applies to this command only, and the given file decides, not run.json.
             timeout_s = loaded.timeout_s if timeout is None else timeout
             limits = {"timeout_s": timeout_s, "stall_s": loaded.stall_s}
             limited = dataclasses.replace(run, scenario=run.scenario.model_copy(update=limits))
             records = executed(limited, place, address, drop_caches=drop_caches, retry_failed=retry_failed)
-        _finish(records, folder, as_json=as_json)
+        again = resume_command(folder, retry_failed=True)
+        late = any(ran_out_of_time(record.failure or "") for record in records)
+        more = "; --timeout SECONDS gives them more time" if late else ""
+        hint = f"Once fixed, '{again}' runs the failed ones again{more}."
+        finish(folder, records, as_json=as_json, hint=hint)
 
 
 def _chosen(scenario: "Scenario", only: list[str]) -> list["Cell"]:
@@ -216,34 +246,9 @@ def _chosen(scenario: "Scenario", only: list[str]) -> list["Cell"]:
 
 
 @contextlib.contextmanager
-def _claimed(
-    scenario: "Scenario",
-    cells: list["Cell"],
-    folder: Path,
-    stores: Path,
-    words: list[str],
-    *,
-    resume: bool,
-    replicates: int | None,
-) -> "Iterator[Run]":
-    """Yield the run to execute, a new or a continued one, which no other command can execute at the same time."""
-    from storebench.run.dry_run import plan_run, require_space
-    from storebench.run.folder import Run
-    from storebench.run.resources import permitted
-    from storebench.system.lock import claimed
-
-    allowed = None if resume else permitted(scenario, cells, stores)
-    if allowed is None:
-        Run.read(folder)  # raises if there is no run, before a folder is created
-    else:
-        require_space(plan_run(scenario, allowed.cells, stores, progress=progress), stores)
-    with claimed(folder), continued_by(folder):
-        if allowed is not None:
-            for line in (*scenario.impossible(), *allowed.lines()):
-                say(line)
-            yield Run.create(scenario, folder, allowed.cells, allowed.left_out, stores, words)
-            return
-        run = Run.resume(folder)
+def _continued(scenario: "Scenario", folder: Path, replicates: int | None) -> "Iterator[Run]":
+    """Yield the interrupted run of a scenario, with more rounds if they are asked for."""
+    with continued(folder) as run:
         if run.scenario.name != scenario.name:
             raise UsageError(
                 f"the run here belongs to the scenario {run.scenario.name!r}",
@@ -253,17 +258,6 @@ def _claimed(
         if run.scenario.cells() != scenario.cells():
             say(f"{folder}: the scenario was edited since; the run goes on as it was begun")
         yield run if replicates is None else run.extended(replicates)
-
-
-def _finish(records: list["Record"], folder: Path, *, as_json: bool) -> None:
-    """Print what a finished run says, and end with the exit code of its records."""
-    from storebench.record.schema import ran_out_of_time
-    from storebench.run.about import resume_command
-
-    again = resume_command(folder, retry_failed=True)
-    late = any(ran_out_of_time(record.failure or "") for record in records)
-    more = "; --timeout SECONDS gives them more time" if late else ""
-    finish(folder, records, as_json=as_json, hint=f"Once fixed, '{again}' runs the failed ones again{more}.")
 
 
 def _follow(
@@ -282,25 +276,6 @@ def _follow(
         raise CellFailedError(
             f"{number_of(len(failures), 'job')} failed; the first: {failures[0]}", where=f"node {place.node}"
         )
-
-
-def _against(
-    revision: "Revision",
-    scenario: "Scenario",
-    folder: Path,
-    stores: Path,
-    options: "SideOptions",
-) -> None:
-    from storebench.check.against import one_format_words, run_against
-
-    sides = run_against(revision, scenario, folder, stores, options=options, say=say)
-    put(str(sides.baseline), str(sides.contender))
-    say(
-        f"'storebench check {sides.baseline} {sides.contender}' judges {sides.commit[:12]} of "
-        f"{sides.repository} against the working tree"
-    )
-    if words := one_format_words(scenario.chosen(options.only)):
-        say(words)
 
 
 def scenarios(as_json: JsonOption = False) -> None:

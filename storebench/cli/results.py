@@ -340,7 +340,7 @@ def validate(results: ResultsArgument, as_json: JsonOption = False) -> None:
         from storebench.analysis.checks.records import cells_of, nothing_to_read, read_all, validate_records
         from storebench.analysis.labels import not_held
         from storebench.record.schema import Status
-        from storebench.run.promised import incomplete
+        from storebench.run.about import incomplete
 
         records, unreadable = read_all(results)
         if not records and not unreadable:

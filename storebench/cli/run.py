@@ -51,7 +51,7 @@ from storebench.units import format_duration, number_of
 
 if TYPE_CHECKING:
     from storebench.ranks.nodes import NodeAddress
-    from storebench.record.schema import Record
+    from storebench.record.schema import Cell, Record
     from storebench.run.first_run.choice import FirstRun
     from storebench.run.folder import Run
     from storebench.run.scenario import Scenario
@@ -155,9 +155,12 @@ def run(
         named = [find_accelerator(name) for name in accelerators or ()]
         folder = out or new_run_folder("run")
         place = stores or (stores_of(folder) if resume else None) or stores_dir()
+        writes_into(folder)
         if resume:
             _refuse_beside_resume(given, out)
-            records = _continued(folder, place, drop_caches=drop_caches)
+            with continued(folder) as run:
+                require_devices(run.cells)
+                records = executed(run, place, drop_caches=drop_caches)
             kept = None if place == stores_dir() else place
             finish(folder, records, as_json=as_json, stores=kept, named=named)
             return
@@ -201,7 +204,11 @@ def run(
                 say(line)
             print_plan(scenario, scenario.cells(), place, as_json=as_json)
             return
-        records = _run(scenario, folder, place, first, drop_caches=drop_caches)
+        cells = scenario.cells()
+        require_devices(cells)
+        words = ["run", *dropping(drop_caches)]
+        with begun(scenario, cells, folder, place, words, first) as run:
+            records = executed(run, place, drop_caches=drop_caches)
         finish(folder, records, as_json=as_json, stores=stores, named=named)
 
 
@@ -218,48 +225,47 @@ def _refuse_beside_resume(given: set[str], out: Path | None) -> None:
         )
 
 
-def _run(
-    scenario: "Scenario", folder: Path, stores: Path, first: "FirstRun | None", *, drop_caches: bool
-) -> list["Record"]:
+@contextlib.contextmanager
+def begun(
+    scenario: "Scenario",
+    cells: Sequence["Cell"],
+    folder: Path,
+    stores: Path,
+    command: Sequence[str],
+    first: "FirstRun | None" = None,
+) -> Iterator["Run"]:
+    """Yield a new run, which no other command can execute at the same time, after saying what it will do."""
     from storebench.run.about import note_whole
     from storebench.run.dry_run import plan_run, require_space
     from storebench.run.first_run.choice import BUDGET_S
     from storebench.run.folder import Run
-    from storebench.run.resources import sweep
     from storebench.system.lock import claimed
 
-    cells = scenario.cells()
-    require_devices(cells)
-    sweep(stores)
-    writes_into(folder)
     plan = plan_run(scenario, cells, stores, progress=progress)
     require_space(plan, stores)
     with claimed(folder), continued_by(folder):
-        made = Run.create(scenario, folder, cells, stores=stores, command=("run", *dropping(drop_caches)))
-        if first is None:
-            notes, total = [*plan.notes], total_line(scenario, plan)
-        else:
-            least, most = format_duration(first.estimate_s), format_duration(max(first.estimate_s, BUDGET_S))
-            count = f"{number_of(len(cells), 'cell')} x {rounds_words(scenario)}"
+        run = Run.create(scenario, folder, plan.cells, plan.allowed.refused, stores, command)
+        notes, total = [*plan.notes], total_line(scenario, plan)
+        if first is not None:
+            least, most = (format_duration(max(first.estimate_s, s)) for s in (0.0, BUDGET_S))
+            count = f"{number_of(len(plan.cells), 'cell')} x {rounds_words(scenario)}"
             total = f"{count}; about {least} to convert and measure, at most about {most}"
-            notes = [*first.notes]
+            notes += first.notes
             note_whole(folder, first.whole)
-        for line in (*notes, loop_line(cells), total):
+        for line in (*notes, loop_line(plan.cells), total):
             say(line)
-        return executed(made, stores, drop_caches=drop_caches)
+        yield run
 
 
-def _continued(folder: Path, stores: Path, *, drop_caches: bool) -> list["Record"]:
-    """Run what is left of an interrupted run; return all of its records."""
+@contextlib.contextmanager
+def continued(folder: Path) -> Iterator["Run"]:
+    """Yield an interrupted run, which no other command can execute at the same time."""
     from storebench.run.folder import Run
     from storebench.system.lock import claimed
 
     Run.read(folder)  # raises if there is no run, before a folder is created
-    writes_into(folder)
     with claimed(folder), continued_by(folder):
-        run = Run.resume(folder)
-        require_devices(run.cells)
-        return executed(run, stores, drop_caches=drop_caches)
+        yield Run.resume(folder)
 
 
 def executed(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from storebench.cli.common import Show, progress, put, put_json, say, shown
-from storebench.settings.words import ComputeKind, LoaderKind, Share, Sync
+from storebench.settings.words import ComputeKind, LoaderKind
 from storebench.units import format_bytes, format_duration, number_of, rounded_bytes
 
 if TYPE_CHECKING:
@@ -32,20 +32,14 @@ def print_plan(
     plan = plan_run(scenario, cells, stores, sides=sides, progress=progress)
     if as_json:
         put_json(plan.to_dict())
-    else:
-        put(*plan_lines(scenario, plan, sides=sides))
-
-
-def plan_lines(scenario: "Scenario", plan: "RunPlan", *, sides: int = 1) -> list[str]:
-    """Return one line per cell, note and store, one with the settings of the loop, and a last one with all of it together."""
-    lines = [
-        f"{cell.cell_id}  {words}" for cell, words in zip(plan.cells, told_apart(plan.cells), strict=True)
-    ]
-    lines += plan.notes
+        return
+    for cell, words in zip(plan.cells, told_apart(plan.cells), strict=True):
+        put(f"{cell.cell_id}  {words}")
+    put(*plan.notes)
     for store in plan.stores:
         state = "there already" if store.exists else f"to convert, about {rounded_bytes(store.store_bytes)}"
-        lines.append(f"store {store.name}: {store.count:,} samples, {state}")
-    return [*lines, loop_line(plan.cells), total_line(scenario, plan, sides=sides)]
+        put(f"store {store.name}: {store.count:,} samples, {state}")
+    put(loop_line(plan.cells), total_line(scenario, plan, sides=sides))
 
 
 def told_apart(cells: Sequence["Cell"]) -> list[str]:
@@ -181,30 +175,17 @@ class StderrWatcher:
 
 
 def describe(cell: "Cell") -> str:
-    """Return a cell in words."""
+    """Return a cell in words; `told_apart` names the other settings."""
     compute = cell.model if cell.compute.kind is ComputeKind.REAL else f"compute {cell.compute}"
     loader = "" if cell.loader == LoaderKind.PROCESSES else f" by {cell.loader}"
     cache = f"{cell.cache} cache"
     if cell.memory_bytes is not None:
         cache = f"cache limited to {format_bytes(cell.memory_bytes)}"
-    if cell.readahead_kib is not None:
-        cache += f", read-ahead {cell.readahead_kib} KiB"
-    if cell.tier is not None:
-        cache += f", storage as {cell.tier}"
     parts = [
         f"{cell.data.name} from {cell.backend.name}",
         cache,
         number_of(cell.workers, "worker") + loader,
         compute,
+        *([f"{cell.ranks} ranks"] if cell.ranks > 1 else []),
     ]
-    if cell.ranks > 1:
-        parts.append(f"{cell.ranks} ranks")
-    if cell.sync is not Sync.OVERLAPPED:
-        parts.append(f"sync {cell.sync}")
-    if cell.share is not Share.NONE:
-        parts.append(f"share {cell.share}" + f", {cell.store_fill}" * (cell.share is Share.STORE))
-    if cell.trainers > 1:
-        parts.append(f"{cell.trainers} trainers")
-    if cell.tournament_steps:
-        parts.append(f"a tournament every {number_of(cell.tournament_steps, 'step')}")
     return ", ".join(parts)

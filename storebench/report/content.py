@@ -38,7 +38,7 @@ from storebench.report.tables import (
     rank_tables,
     request_table,
 )
-from storebench.run.promised import incomplete, left_out
+from storebench.run.about import incomplete, left_out
 from storebench.settings.words import ComputeKind
 
 _FIRST_PLOTS = ("step-time", "roofline", "workers", "ranks", "rank-steps", "codecs")

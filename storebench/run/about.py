@@ -5,7 +5,7 @@ import dataclasses
 import json
 import os
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,18 @@ from storebench.plain_text import plain
 from storebench.record.lines import (
     LOGS_DIR,
     MOST_RUN_BYTES,
+    PAIRING_NAME,
+    RECORDS_NAME,
     RUN_NAME,
     STEPS_DIR,
 )
+from storebench.record.schema import Record
 from storebench.run.scenario import Scenario
+from storebench.run.schedule import replicate_key
 from storebench.system.json_text import complaint, parse_json
 from storebench.system.reading import read_small_file
 from storebench.system.whole_files import write_whole
+from storebench.units import number_of
 
 
 def make_run_folders(folder: Path) -> None:
@@ -81,12 +86,6 @@ def fewer_replicates(about: Mapping[str, Any]) -> dict[str, int] | None:
     except (StorebenchError, ValueError):
         return None
     return {cell.cell_id: number for cell, number in numbers.items()}
-
-
-def rounds_within_budget(about: Mapping[str, Any], planned: int) -> int:
-    """Return the number of rounds that a run has of those that were planned: fewer if its budget ran out before all of them."""
-    ended_after = about.get("ended_after")
-    return planned if ended_after is None else min(planned, ended_after)
 
 
 def write_about(folder: Path, about: Mapping[str, object]) -> None:
@@ -148,3 +147,40 @@ def resume_command(folder: Path, *, retry_failed: bool = False) -> str:
     words = about.get("command") or ["bench", str(about.get("scenario", {}).get("name", "SCENARIO.toml"))]
     retrying = ["--retry-failed"] if retry_failed else []
     return plain(shlex.join(["storebench", *words, "--resume", *retrying, "--out", str(folder)]))
+
+
+def incomplete(records: Iterable[tuple[Record, Path]]) -> Iterator[str]:
+    """Yield a sentence on each run that lacks replicates which its ``run.json`` promises."""
+    by_folder: dict[Path, set[tuple[str, int]]] = {}
+    for record, file in records:
+        if file.name == RECORDS_NAME:
+            by_folder.setdefault(file.parent, set()).add(replicate_key(record))
+    for folder, done in by_folder.items():
+        try:
+            about = read_about(folder / RUN_NAME)
+            asked = about.get("scenario", {}).get("replicates")
+            fewer = fewer_replicates(about)
+        except (OSError, CorruptDataError, TypeError, AttributeError, KeyError):
+            continue  # validation reports a file that cannot be read
+        if fewer is None or not isinstance(asked, int) or (folder / PAIRING_NAME).is_file():
+            continue
+        cells = [str(cell["cell_id"]) for cell in about["cells"]]
+        rounds = range(about.get("ended_after") or asked)
+        wanted = {(cell, number) for cell in cells for number in rounds if number < fewer.get(cell, asked)}
+        if missing := wanted - done:
+            yield (
+                f"INCOMPLETE: {len(wanted) - len(missing)} of {number_of(len(wanted), 'replicate')} of run"
+                f" {about['run_id']} are recorded. Finish it with '{resume_command(folder)}'."
+            )
+
+
+def left_out(records: Iterable[tuple[Record, Path]]) -> dict[str, list[str]]:
+    """Return the backends of optional matrices that the machine did not permit, by reason."""
+    reasons: dict[str, dict[str, None]] = {}
+    for folder in dict.fromkeys(file.parent for _, file in records if file.name == RECORDS_NAME):
+        try:
+            for entry in read_about(folder / RUN_NAME).get("left_out", ()):
+                reasons.setdefault(str(entry["reason"]), {})[str(entry["backend"])] = None
+        except (OSError, CorruptDataError, TypeError, AttributeError, KeyError):
+            continue
+    return {reason: list(names) for reason, names in reasons.items()}

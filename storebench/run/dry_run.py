@@ -16,7 +16,7 @@ from storebench.filesystem import nearest_folder
 from storebench.formats.registry import parse_backend, store_name_of
 from storebench.record.schema import Cell
 from storebench.run.matrix import MODEL_CROPS
-from storebench.run.resources import check_size, permitted
+from storebench.run.resources import Permitted, check_size, permitted
 from storebench.run.scenario import Scenario
 from storebench.stores.costs import sample_costs
 from storebench.stores.find import store_path
@@ -41,14 +41,21 @@ class PlannedStore:
 class RunPlan:
     """The plan of a run. How long it takes is known only after its first round."""
 
-    cells: list[Cell]
+    allowed: Permitted
     stores: list[PlannedStore]
     write_bytes: int
     fetch_bytes: int
     notes: list[str] = field(default_factory=list)
 
+    @property
+    def cells(self) -> list[Cell]:
+        """The cells that will run."""
+        return self.allowed.cells
+
     def to_dict(self) -> dict[str, Any]:
-        return {**dataclasses.asdict(self), "cells": [cell.fields() for cell in self.cells]}
+        facts = {name: value for name, value in vars(self).items() if name != "allowed"}
+        cells = [cell.fields() for cell in self.cells]
+        return {"cells": cells, **facts, "stores": [dataclasses.asdict(store) for store in self.stores]}
 
 
 def plan_run(
@@ -85,7 +92,7 @@ def plan_run(
         epochs = cell.epochs * fewer.get(cell, scenario.replicates) * sides
         fetch_bytes += round(served * payload_bytes) * epochs
     return RunPlan(
-        cells=list(allowed.cells),
+        allowed=allowed,
         stores=list(planned.values()),
         write_bytes=write_bytes,
         fetch_bytes=fetch_bytes,

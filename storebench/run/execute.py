@@ -39,7 +39,7 @@ from storebench.run.resources import (
     surroundings,
 )
 from storebench.run.scenario import FEWEST_REPLICATES, Scenario
-from storebench.run.schedule import PendingReplicate, ReplicateKey, durations, has_time, round_s
+from storebench.run.schedule import PendingReplicate, ReplicateKey, durations, round_s
 from storebench.settings.words import MOUNTED, ComputeKind, Split
 from storebench.stores.convert import BuildOptions, Replace, ensure_store
 from storebench.stores.copies import ensure_copy
@@ -66,42 +66,31 @@ class Prepared:
 
 
 class Watcher(Protocol):
-    """Receives the events of a run."""
-
-    def store(self, cell: Cell) -> BuildOptions:
-        """Return the options for building (or finding) the store of `cell`, with its progress."""
-
-    def started(self, work: PendingReplicate, position: int, total: int) -> None:
-        """React to the start of a replicate."""
-
-    def ranks(self, positions: Sequence[Position]) -> None:
-        """React to the progress of the job's ranks on this node; called several times per second."""
-
-    def finished(self, work: PendingReplicate, records: Sequence[Record]) -> None:
-        """React to the records of a finished replicate."""
-
-    def ended(self, rounds: int) -> None:
-        """React to the end of the time budget after some rounds."""
-
-
-class Silent:
-    """A watcher that reports nothing."""
+    """Receives the events of a run; a subclass ignores the events for which it has no method."""
 
     def store(self, cell: Cell) -> BuildOptions:  # noqa: ARG002
-        """Build without messages; a store of other samples is replaced."""
+        """Return the options for building (or finding) the store of `cell`; a store of other samples is replaced."""
         return BuildOptions(replace=Replace.STALE)
 
-    def started(self, work: PendingReplicate, position: int, total: int) -> None:
-        """Report nothing."""
+    def started(self, work: PendingReplicate, position: int, total: int) -> None:  # noqa: ARG002
+        """React to the start of a replicate."""
+        return
 
-    def ranks(self, positions: Sequence[Position]) -> None:
-        """Report nothing."""
+    def ranks(self, positions: Sequence[Position]) -> None:  # noqa: ARG002
+        """React to the progress of the job's ranks on this node; called several times per second."""
+        return
 
-    def finished(self, work: PendingReplicate, records: Sequence[Record]) -> None:
-        """Report nothing."""
+    def finished(self, work: PendingReplicate, records: Sequence[Record]) -> None:  # noqa: ARG002
+        """React to the records of a finished replicate."""
+        return
 
-    def ended(self, rounds: int) -> None:
-        """Report nothing."""
+    def ended(self, rounds: int) -> None:  # noqa: ARG002
+        """React to the end of the time budget after some rounds."""
+        return
+
+
+class Silent(Watcher):
+    """A watcher that reports nothing."""
 
 
 def execute(
@@ -118,12 +107,20 @@ def execute(
     running_digest()  # before the first cell, so that a change of the code during the run is detected
     with claimed(run.folder):
         run.repair()
-        recorded, work = run.recorded(), run.left(retry_failed=retry_failed)
+        recorded = run.recorded()
+        work = run.left(recorded, retry_failed=retry_failed)
         if work:
             going = {pending.key for pending in work}
             kept = [record for key, records in recorded.items() if key not in going for record in records]
             refuse_other_code(kept, run.folder)
-        prepared = _prepared(run, work, stores, watcher, nodes=leader.nodes if leader else 1)
+        cells = dict.fromkeys(pending.cell for pending in work)
+        try:
+            for refusal in refusals(cells, stores).values():
+                raise refusal
+            prepared = prepare(cells, run.scenario, stores, watcher, nodes=leader.nodes if leader else 1)
+        except StorebenchError:
+            run.discard()
+            raise
         if leader is not None:
             leader.wait_for_nodes(run.scenario.timeout_s)
         with contextlib.ExitStack() as places, ForkServer() as server:
@@ -139,39 +136,13 @@ def execute(
                 recorded=recorded,
             )
             for number, replicates in itertools.groupby(work, lambda pending: pending.replicate):
-                if not _fits(run, number, work):
+                if not rounds.fits(number):
                     run = run.ended(number)
                     watcher.ended(number)
                     break
                 rounds.measure(number, list(replicates))
-        run.finish()
+        run.finish(recorded)
     return [record for records in rounds.made.values() for record in records]
-
-
-def _prepared(
-    run: Run, work: Sequence[PendingReplicate], stores: Path, watcher: Watcher, *, nodes: int
-) -> dict[Cell, Prepared]:
-    """Build or find the stores for the rest of a run; remove a run in which nothing was measured."""
-    cells = dict.fromkeys(pending.cell for pending in work)
-    try:
-        for refusal in refusals(cells, stores).values():
-            raise refusal
-        return prepare(cells, run.scenario, stores, watcher, nodes=nodes)
-    except StorebenchError:
-        run.discard()
-        raise
-
-
-def _fits(run: Run, number: int, work: Sequence[PendingReplicate]) -> bool:
-    """Return whether a round fits into the budget, or has begun already."""
-    if run.scenario.budget_s is None or number < FEWEST_REPLICATES:
-        return True
-    recorded = run.recorded()
-    if any(replicate == number for _, replicate in recorded):
-        return True
-    took = durations(record for records in recorded.values() for record in records)
-    pending = [replicate.cell.cell_id for replicate in work if replicate.replicate == number]
-    return has_time(number, sum(took.values()), round_s(took, pending), run.scenario.budget_s)
 
 
 def prepare(
@@ -298,6 +269,20 @@ class _Rounds:
     """The records of every replicate, those of earlier commands among them."""
     made: dict[ReplicateKey, list[Record]] = dataclasses.field(default_factory=dict)
 
+    def fits(self, number: int) -> bool:
+        """Return whether a round fits into the budget, or has begun already."""
+        if number < FEWEST_REPLICATES or any(replicate == number for _, replicate in self.recorded):
+            return True
+        return self._has_time([pending.cell for pending in self.work if pending.replicate == number])
+
+    def _has_time(self, cells: Sequence[Cell], further_rounds: int = 0) -> bool:
+        """Return whether some cells and further rounds of all cells fit into the budget."""
+        took = durations(record for records in self.recorded.values() for record in records)
+        next_s = round_s(took, [cell.cell_id for cell in cells])
+        needed_s = further_rounds * round_s(took, [cell.cell_id for cell in self.run.cells])
+        budget_s = self.run.scenario.budget_s
+        return budget_s is None or sum(took.values()) + needed_s + next_s <= budget_s
+
     def measure(self, number: int, replicates: Sequence[PendingReplicate]) -> None:
         """Measure replicates of a round; at its end, those again that were disturbed or did not hold their state."""
         for pending in replicates:
@@ -313,12 +298,7 @@ class _Rounds:
         records = self.recorded.get(pending.key)
         if records is None or not self.run.repeats(records, is_busy=mostly_disturbed(round_of)):
             return False
-        took = durations(record for records in self.recorded.values() for record in records)
-        further = max(0, FEWEST_REPLICATES - 1 - pending.replicate)
-        needed_s = further * round_s(took, [cell.cell_id for cell in self.run.cells])
-        budget_s = self.run.scenario.budget_s
-        next_s = round_s(took, [pending.cell.cell_id])
-        return budget_s is None or sum(took.values()) + needed_s + next_s <= budget_s
+        return self._has_time([pending.cell], max(0, FEWEST_REPLICATES - 1 - pending.replicate))
 
     def _measure(self, pending: PendingReplicate, position: int) -> None:
         """Measure a replicate; the records of the soundest attempt stand."""
@@ -382,7 +362,20 @@ class _Rounds:
                 return [proven(record, answer.get("package", "")) for record in records]
         lost = here.mount.lost() if here.mount else None
         failure = answer["failure"] if lost is None else str(lost)
-        return [_failed(run, work, here, failure, epoch) for epoch in range(work.cell.epochs)]
+        return [
+            Record(
+                storebench_version=__version__,
+                run_id=run.run_id,
+                cell=work.cell,
+                replicate=work.replicate,
+                epoch=epoch,
+                status=Status.FAILED,
+                failure=failure,
+                started_utc=dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds"),
+                store=store_facts(prepared.manifest),
+            )
+            for epoch in range(work.cell.epochs)
+        ]
 
 
 @contextlib.contextmanager
@@ -400,17 +393,3 @@ def _here(cell: Cell, prepared: Prepared) -> Iterator[Prepared]:
         assert prepared.place is not None
         facts = dataclasses.replace(prepared.place, copy_s=copy_s)
         yield dataclasses.replace(prepared, store=target, place=facts)
-
-
-def _failed(run: Run, work: PendingReplicate, prepared: Prepared, failure: str, epoch: int) -> Record:
-    return Record(
-        storebench_version=__version__,
-        run_id=run.run_id,
-        cell=work.cell,
-        replicate=work.replicate,
-        epoch=epoch,
-        status=Status.FAILED,
-        failure=failure,
-        started_utc=dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds"),
-        store=store_facts(prepared.manifest),
-    )

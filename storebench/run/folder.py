@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,7 +32,6 @@ from storebench.record.schema import Cell, Record, Status
 from storebench.record.step_files import free_names, merge_tables, merged_names
 from storebench.run.about import make_run_folders, read_about, write_about
 from storebench.run.replicates import badness, counted, wants_repeat
-from storebench.run.resources import LeftOut
 from storebench.run.scenario import Scenario
 from storebench.run.schedule import PendingReplicate, ReplicateKey, is_whole, replicate_key, schedule
 from storebench.system.json_lines import JsonLine, append_lines, damaged_end, replace_lines, rows_of
@@ -61,7 +60,7 @@ class Run:
         scenario: Scenario,
         folder: Path,
         cells: Sequence[Cell],
-        left_out: Sequence[LeftOut] = (),
+        refused: Mapping[Cell, UsageError] = {},
         stores: Path | None = None,
         command: Sequence[str] = (),
     ) -> "Run":
@@ -83,8 +82,8 @@ class Run:
                 "scenario": scenario.model_dump(mode="json"),
                 "cells": [cell.fields() | {"cell_id": cell.cell_id} for cell in cells],
                 "left_out": [
-                    {"cell_id": left.cell.cell_id, "backend": left.cell.backend.name, "reason": left.reason}
-                    for left in left_out
+                    {"cell_id": cell.cell_id, "backend": cell.backend.name, "reason": error.what}
+                    for cell, error in refused.items()
                 ],
             }
             make_run_folders(folder)
@@ -173,11 +172,13 @@ class Run:
         """Return the records of every completely recorded replicate."""
         return {replicate: records for replicate, records in self._grouped().items() if is_whole(records)}
 
-    def left(self, *, retry_failed: bool = False) -> list[PendingReplicate]:
+    def left(
+        self, recorded: Mapping[ReplicateKey, Sequence[Record]] | None = None, *, retry_failed: bool = False
+    ) -> list[PendingReplicate]:
         """Return the replicates that are not completely recorded, in the order of the schedule."""
         done = {
             replicate
-            for replicate, records in self.recorded().items()
+            for replicate, records in (self.recorded() if recorded is None else recorded).items()
             if not (retry_failed and any(record.status is Status.FAILED for record in records))
         }
         scenario = self.scenario
@@ -202,9 +203,9 @@ class Run:
             except OSError as error:
                 raise from_os_error(error, error.filename or self.folder) from error
 
-    def finish(self) -> None:
+    def finish(self, recorded: Mapping[ReplicateKey, Sequence[Record]]) -> None:
         """Move the step tables into one file if every replicate is recorded."""
-        if not self.left():
+        if not self.left(recorded):
             merge_tables(self.folder)
 
     @contextlib.contextmanager

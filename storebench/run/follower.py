@@ -14,7 +14,7 @@ from storebench.record.lines import LOGS_DIR
 from storebench.record.schema import Cell
 from storebench.run.execute import Prepared, Watcher, prepare
 from storebench.run.launch import answer_of
-from storebench.run.resources import optional_refusals, surroundings
+from storebench.run.resources import refusals, surroundings
 from storebench.run.scenario import Scenario
 from storebench.system.scratch import scratch_folder
 from storebench.worker.job import CellJob, read_job
@@ -32,7 +32,9 @@ def follow(
     """Run this node's part of every job until the first node says that the run is over; return the failures."""
     try:
         jobs = [cell for cell in cells if cell.ranks > 1]
-        refused = optional_refusals(scenario, jobs, stores)  # the first node may leave them out as well
+        refused = refusals(jobs, stores)  # the first node may leave them out as well
+        for cell in refused.keys() - scenario.optional_cells():
+            raise refused[cell]
         wanted = dict.fromkeys(cell for cell in jobs if cell not in refused)
         prepared = prepare(wanted, scenario, stores, watcher, nodes=place.nodes, node=place.node)
     except StorebenchError as error:

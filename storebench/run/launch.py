@@ -50,15 +50,12 @@ def program(*arguments: str) -> list[str]:
 
 @contextlib.contextmanager
 def started(
-    command: list[str],
-    scratch: Path,
-    log: Path,
-    around: Surroundings | None = None,
+    command: list[str], scratch: Path, log: Path, around: Surroundings
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Start a cell's process. Unless it succeeds, it ends with the with statement, and so do all of its descendants."""
     with log.open("ab") as output:
         process = subprocess.Popen(
-            (around or Surroundings()).command(command),
+            around.command(command),
             env={**cell_environment(), **variables_of(scratch)},
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -76,28 +73,23 @@ def started(
 
 
 def exit_code(
-    process: subprocess.Popen[bytes] | Fork,
-    timeout_s: float,
-    each_second: Callable[[], None] | None = None,
+    process: subprocess.Popen[bytes] | Fork, timeout_s: float, each_second: Callable[[], None]
 ) -> int | None:
     """Return the exit code of a process once it has ended, None if it ran out of time."""
     deadline = time.monotonic() + timeout_s
-    while True:
-        left_s = max(0.0, deadline - time.monotonic())
-        try:
-            return process.wait(left_s if each_second is None else min(1.0, left_s))
-        except subprocess.TimeoutExpired:
-            if each_second is None or left_s <= 1.0:
-                return None
-            each_second()
+    while (left_s := deadline - time.monotonic()) > 0:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(min(1.0, left_s))
+        each_second()
+    return None
 
 
-def end(process: subprocess.Popen[Any], grace_s: float = GRACE_S) -> None:
+def end(process: subprocess.Popen[Any]) -> None:
     """Ask a process to end, even a stopped one, and kill it if it does not; a process that has ended is no error."""
     process.terminate()
     process.send_signal(signal.SIGCONT)
     try:
-        process.wait(grace_s)
+        process.wait(GRACE_S)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

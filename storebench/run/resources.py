@@ -4,7 +4,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from storebench.codecs import any_size
@@ -40,36 +40,28 @@ def sweep(stores: Path | None = None) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LeftOut:
-    """A cell that this machine does not permit."""
-
-    cell: Cell
-    reason: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Permitted:
-    """Cells that may run here, and those of optional matrices that may not."""
+    """Cells that may run here, and the refusals of those of optional matrices that may not."""
 
     cells: list[Cell]
-    left_out: list[LeftOut] = field(default_factory=list)
+    refused: dict[Cell, UsageError]
 
     def lines(self) -> list[str]:
         """Return one line for each reason why cells are left out."""
         return [
             f"{number_of(count, 'cell')} of optional matrices {'is' if count == 1 else 'are'} left out: {reason}"
-            for reason, count in Counter(entry.reason for entry in self.left_out).items()
+            for reason, count in Counter(error.what for error in self.refused.values()).items()
         ]
 
 
 def permitted(scenario: Scenario, cells: Sequence[Cell], stores: Path) -> Permitted:
-    """Return the cells that this process may run with stores in `stores`, determined by trying."""
-    refused = optional_refusals(scenario, cells, stores)
-    left_out = [LeftOut(cell=cell, reason=refused[cell].what) for cell in cells if cell in refused]
-    kept = [cell for cell in cells if cell not in refused]
-    if not kept:
-        raise next(iter(refused.values()))
-    return Permitted(cells=kept, left_out=left_out)
+    """Return the cells that this process may run with stores in `stores`; raise the refusal of one that is not optional."""
+    refused = refusals(cells, stores)
+    optional = scenario.optional_cells() if refused else set()
+    for cell, reason in refused.items():
+        if cell not in optional or len(refused) == len(set(cells)):
+            raise reason
+    return Permitted(cells=[cell for cell in cells if cell not in refused], refused=refused)
 
 
 def refusals(cells: Iterable[Cell], stores: Path) -> dict[Cell, UsageError]:
@@ -122,16 +114,6 @@ def cache_refusal(state: CacheState, folder: Path) -> UsageError | None:
     if state is CacheState.ANY or (reason := unreachable(folder).get(state)) is None:
         return None
     return UsageError(f"no cell can be {state} here: {reason}", where=folder, hint="Set cache to 'any'.")
-
-
-def optional_refusals(scenario: Scenario, cells: Iterable[Cell], stores: Path) -> dict[Cell, UsageError]:
-    """Return the `refusals` of cells that may be left out; raise that of any other."""
-    refused = refusals(cells, stores)
-    optional = scenario.optional_cells() if refused else set()
-    for cell, reason in refused.items():
-        if cell not in optional:
-            raise reason
-    return refused
 
 
 def check_size(cell: Cell, store_bytes: int) -> None:

@@ -1,10 +1,11 @@
 """Scenarios: TOML files with one question each, found, validated and multiplied into cells. Nothing runs here."""
 
+import functools
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self, cast
+from typing import Annotated, Any, Self, TypeVar, cast
 
 import pydantic
 
@@ -24,7 +25,7 @@ from storebench.system.reading import read_small_file
 from storebench.system.toml_text import parse_toml
 from storebench.units import parse_duration
 
-SHIPPED = Path(__file__).resolve().parent / "scenarios"
+SHIPPED = Path(__file__).resolve().parents[1] / "scenarios"
 """A link to the checkout's ``scenarios`` folder; the files themselves in a wheel."""
 
 
@@ -200,21 +201,33 @@ def names_of(cell: Cell) -> set[str]:
 
 def load_scenario(path: Path, *, tell: Callable[[str], None] | None = None) -> Scenario:
     """Read and validate a scenario file; with `tell`, leave out backends without a library and say so."""
+    kept = functools.partial(without_missing_libraries, tell=tell) if tell else dict
+    return read_table("scenario", path, Scenario, {"matrix": Matrix}, kept)
+
+
+_Table = TypeVar("_Table", bound=pydantic.BaseModel)
+
+
+def read_table(
+    what: str,
+    path: Path,
+    model: type[_Table],
+    tables: Mapping[str, type[pydantic.BaseModel]],
+    kept: Callable[[dict[str, Any]], dict[str, Any]] = dict,
+) -> _Table:
+    """Read and validate a TOML file; an error names the line of a misspelt key or an impossible value."""
     try:
         text = read_small_file(path, most_bytes=MOST_FILE_BYTES).decode("utf-8")
-    except CorruptDataError as error:
-        raise ScenarioError(error.what, where=path, hint="Name a scenario file.") from None
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise ScenarioError(
-            f"cannot be read ({reason})", where=path, hint="See 'storebench scenarios'."
-        ) from None
-    raw = parse_toml(text, path)
-    kept = raw if tell is None else without_missing_libraries(raw, tell)
+    except (CorruptDataError, OSError, UnicodeDecodeError) as error:
+        strange = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        reason = error.what if isinstance(error, CorruptDataError) else strange
+        hint = f"Name a {what} file."
+        raise ScenarioError(f"the {what} cannot be read ({reason})", where=path, hint=hint) from None
+    raw = kept(parse_toml(text, path))
     try:
-        return Scenario.model_validate(kept)
+        return model.model_validate(raw)
     except pydantic.ValidationError as error:
-        raise explained(error, text, path, {"": Scenario, "matrix": Matrix}) from None
+        raise _explained(error, text, path, {"": model, **tables}) from None
 
 
 def make_scenario(raw: dict[str, Any]) -> Scenario:
@@ -230,7 +243,7 @@ def make_scenario(raw: dict[str, Any]) -> Scenario:
         raise ScenarioError(wrong_value(first), where=where) from None
 
 
-def explained(
+def _explained(
     error: pydantic.ValidationError, text: str, path: Path, tables: Mapping[str, type[pydantic.BaseModel]]
 ) -> ScenarioError:
     """Return the error that names the line of a misspelt key or an impossible value; `tables` has the keys of each table."""

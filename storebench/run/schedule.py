@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from storebench.record.schema import Cell, Record
-from storebench.run.scenario import FEWEST_REPLICATES
 
 ReplicateKey = tuple[str, int]
 """Cell id and number of a replicate."""
@@ -73,8 +72,3 @@ def round_s(took: Mapping[ReplicateKey, float], cell_ids: Iterable[str]) -> floa
     for (cell_id, _), seconds in took.items():
         by_cell[cell_id].append(seconds)
     return sum(statistics.median(by_cell[cell_id]) for cell_id in cell_ids if cell_id in by_cell)
-
-
-def has_time(done: int, spent_s: float, next_s: float, budget_s: float | None) -> bool:
-    """Return whether the next of a fixed number of rounds fits into a time budget; the first ones run in any case."""
-    return budget_s is None or done < FEWEST_REPLICATES or spent_s + next_s <= budget_s

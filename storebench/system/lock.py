@@ -13,89 +13,50 @@ _LOCKS = Path("/proc/locks")
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 """Errors of filesystems without locks: a run can be created there, but is not protected."""
 
-_claimed: set[tuple[int, int]] = set()
-"""Device and inode of the folders that this process holds."""
+_claimed: set[Path] = set()
+"""The folders that this process holds."""
 
 
 @contextlib.contextmanager
 def claimed(folder: Path) -> Iterator[None]:
     """Lock a run's folder against other processes; this process may claim it again while it holds the lock."""
-    is_new = not folder.exists()
-    try:
-        handle = _locked(folder)
-    except BlockingIOError:
-        raise OutputError(
-            f"another process is running it{_holder(folder)}",
-            where=folder,
-            hint="Wait until it ends, or name another --out.",
-        ) from None
-    except OSError as error:
-        raise from_os_error(error, folder) from error
-    if handle is None:
+    path, is_new = folder.resolve(), not folder.exists()
+    if path in _claimed:
         yield
         return
-    own = _identity(os.fstat(handle))
-    _claimed.add(own)
-    try:
-        yield
-    finally:
-        _claimed.discard(own)
-        if is_new:
-            with contextlib.suppress(OSError):  # it is in use
-                folder.rmdir()
-        os.close(handle)
-
-
-def _locked(folder: Path) -> int | None:
-    """Return the handle of the locked folder; None if this process already holds the lock."""
-    while True:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    with contextlib.ExitStack() as held:
         try:
-            own = _identity(os.fstat(handle))
-            if own in _claimed:
-                os.close(handle)
-                return None
-            _lock(handle)
-            if _is_at(folder, own):
-                return handle
-        except BaseException:
-            os.close(handle)
-            raise
-        os.close(handle)  # its last holder removed it in the meantime
-
-
-def _lock(handle: int) -> None:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno not in _NO_LOCKS:
-            raise
-
-
-def _is_at(folder: Path, own: tuple[int, int]) -> bool:
-    try:
-        return _identity(folder.stat()) == own
-    except FileNotFoundError:
-        return False
-
-
-def _identity(status: os.stat_result) -> tuple[int, int]:
-    return status.st_dev, status.st_ino
+            folder.mkdir(parents=True, exist_ok=True)
+            handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            held.callback(os.close, handle)
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise OutputError(
+                f"another process is running it{_holder(folder)}",
+                where=folder,
+                hint="Wait until it ends, or name another --out.",
+            ) from None
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise from_os_error(error, folder) from error
+        _claimed.add(path)
+        try:
+            yield
+        finally:
+            _claimed.discard(path)
+            if is_new:
+                with contextlib.suppress(OSError):  # it is in use
+                    folder.rmdir()
 
 
 def _holder(folder: Path) -> str:
     """Return " (pid N)" for the process that locked a folder; "" if the kernel does not say."""
-    try:
-        device, inode = _identity(folder.stat())
-        lines = _LOCKS.read_text(encoding="ascii").splitlines()
-    except (OSError, ValueError):
-        return ""
-    wanted = f"{os.major(device):02x}:{os.minor(device):02x}:{inode}"
-    for line in lines:
-        # 1: FLOCK  ADVISORY  WRITE 1234 08:01:5678 0 EOF; a waiting one has "->" after the number.
-        words = line.split()
-        if words[1:2] == ["FLOCK"] and wanted in words:
-            pid = words[words.index(wanted) - 1]
-            return f" (pid {pid})" if pid.isdecimal() and pid != "0" else ""
+    with contextlib.suppress(OSError, ValueError):
+        status = folder.stat()
+        file = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+        for line in _LOCKS.read_text(encoding="ascii").splitlines():
+            # 1: FLOCK  ADVISORY  WRITE 1234 08:01:5678 0 EOF; a waiting one has "->" after the number.
+            words = line.split()
+            if words[1:2] == ["FLOCK"] and words[5:6] == [file] and int(words[4]) > 0:
+                return f" (pid {words[4]})"
     return ""

@@ -117,6 +117,14 @@ def test_a_folder_is_free_again_when_its_holder_was_killed(tmp_path: Path) -> No
     assert not (tmp_path / "new").exists(), "a folder that was made for nothing stays"
 
 
+def test_a_resumed_run_keeps_its_stores(bench: Bench, tmp_path: Path) -> None:
+    begun = scenario(**MATRIX, backends=["memory"])
+    run = Run.create(begun, tmp_path / "run", begun.cells(), stores=tmp_path / "mine")
+    done = bench.cli("run", "--resume", "--out", run.folder)
+    assert done.returncode == 0, done.stderr
+    assert list((tmp_path / "mine").glob("*/memory*"))
+
+
 def test_failed_cells_run_again_and_their_records_are_kept_aside(bench: Bench, tmp_path: Path) -> None:
     path, run = tmp_path / "replayed.toml", tmp_path / "run"
     write_scenario(path, {**REPLAYED, "backends": ["planted:moody", "lmdb"]})

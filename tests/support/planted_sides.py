@@ -75,7 +75,7 @@ def record(
         payload_bytes=3_072_000,
         store=store,
         cache=facts,
-        counters=Counters(read_calls=1000, major_faults=0, device_read_bytes=3_072_000),
+        counters=Counters(read_calls=1000, major_faults=0, device_read_bytes=1_024_000),
         environment=Environment(key=key, match={"kernel": key}, notes={}),
     )
     return dataclasses.replace(planted, **changes)

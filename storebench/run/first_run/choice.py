@@ -1,9 +1,8 @@
 """Which backends, states and lengths a run measures that names no backend: a pure function of samples and machine.
 
-The richest choice that fits into `BUDGET_S` is taken: with more stores, then with the cold state, then with longer epochs.
+The richest choice that fits into `BUDGET_S` is taken: with more stores, then with the cold state.
 """
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -81,9 +80,6 @@ AHEAD = 2
 FEWEST_PASSES = 2
 """A reader that keeps decoded pixels is found by comparing passes."""
 
-SCALES = (1.0, 0.5, 0.25)
-"""Shares of the wanted length, in the order in which they are tried."""
-
 FEWEST_STORES = 3
 
 
@@ -135,13 +131,12 @@ def choose(
             samples=samples,
             machine=machine,
             count=count,
-            scale=scale,
             states=kept,
             backends=backends[:most],
             rounds=rounds,
             asked=matrix,
         )
-        for scale, kept in itertools.product(SCALES, [states] if wanted else [states, states[:1]])
+        for kept in ([states] if wanted else [states, states[:1]])
         for most in range(len(backends), FEWEST_STORES - 1, -1)
     ]
     option = next((candidate for candidate in options if candidate.total_s <= BUDGET_S - END_S), options[-1])
@@ -263,7 +258,6 @@ class _Option:
     samples: Samples
     machine: Machine
     count: int
-    scale: float
     states: Sequence[CacheState]
     backends: Sequence[str]
     rounds: int | None
@@ -330,7 +324,7 @@ class _Option:
         if "batch_size" in self.asked:
             return int(max(self.asked["batch_size"]))
         batch = BATCH
-        while batch > LEAST_BATCH and self.fewest_steps * batch * self.slow_s > LONGEST_S * self.scale:
+        while batch > LEAST_BATCH and self.fewest_steps * batch * self.slow_s > LONGEST_S:
             batch //= 2
         return batch
 
@@ -342,9 +336,9 @@ class _Option:
     @property
     def steps(self) -> int:
         batch_s = self.slow_s * self.batch
-        wanted = min(MOST_STEPS, math.ceil(TIMED_S * self.scale / batch_s))
+        wanted = min(MOST_STEPS, math.ceil(TIMED_S / batch_s))
         steady = _steps_with_rate(WARMUP_STEPS, self.in_flight)
-        if steady * batch_s <= 2 * TIMED_S * self.scale:
+        if steady * batch_s <= 2 * TIMED_S:
             wanted = max(wanted, steady)
         return max(self.fewest_steps, wanted + WARMUP_STEPS)
 
@@ -406,7 +400,11 @@ class _Option:
             **rule,
             "matrix": [
                 *map(self._matrix, self.states),
-                *(self._shrunk_matrix(state) for state in self.states if SHRUNK in self.measured_in(state)),
+                *(
+                    self._matrix(state) | {"backends": [SHRUNK], "image_size": self.samples.crop_side}
+                    for state in self.states
+                    if SHRUNK in self.measured_in(state)
+                ),
                 *([self._handing_matrix()] if self.handing else []),
             ],
         }
@@ -425,9 +423,6 @@ class _Option:
             length = {"max_steps": self.steps_per_pass, "warmup_steps": WARMUP_STEPS, "passes": self.passes}
         length = {} if "max_steps" in self.asked else length
         return chosen | length | dict(self.asked) | {"cache": [str(state)]} | side | part
-
-    def _shrunk_matrix(self, state: CacheState) -> dict[str, Any]:
-        return self._matrix(state) | {"backends": [SHRUNK], "image_size": self.samples.crop_side}
 
     def _handing_matrix(self) -> dict[str, Any]:
         length = {"max_steps": min(self.handing_steps, self.most_steps), "warmup_steps": self.in_flight}

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from storebench.check.against import Revision, SideOptions, Sides, one_format_words, run_against
+from storebench.check.against import Revision, SideOptions, Sides, run_against
 from storebench.check.judge import CellState, judge
 from storebench.check.policy import Policy
 from storebench.check.revisions import checked_out, find_repository
@@ -207,9 +207,8 @@ def test_dropped_and_shrunk_cells_are_missing_elsewhere(untouched: Path, tmp_pat
     done = storebench(tmp_path, *words, "--repository", untouched, path=str(site))
     assert done.returncode == 0, done.stderr
     lmdb = LABELS["reader"]
-    assert done.stderr.count("--only FORMAT compares its cells alone in less time (lmdb, memory)") == 2
-    assert f"the scenario here lacks a cell of the revision's: {lmdb} (max_steps None)" in done.stderr
-    assert f"the scenario here has a new cell: {lmdb} (max_steps 2)" in done.stderr
+    assert f"the scenario here lacks a cell of the revision's: {lmdb}" in done.stderr
+    assert f"the scenario here has a new cell: {lmdb}" in done.stderr
     found = verdicts(tmp_path / "out")
     assert sorted(found) == sorted(
         [(lmdb, CellState.MISSING), (lmdb, CellState.NEW), (CONTROL, CellState.INCONCLUSIVE)]
@@ -419,12 +418,6 @@ def test_only_refuses_every_name_that_no_cell_has() -> None:
         "storebench: --only: no cell is called 'ldmb'. Use one of: cifar10, files, hdf5,"
     )
     assert "write a scenario (docs/scenarios.md)" in done.stderr
-
-
-def test_one_format_is_offered_where_there_are_several(scenario: Scenario) -> None:
-    words = one_format_words(scenario.cells())
-    assert words.endswith("--only FORMAT compares its cells alone in less time (lmdb, memory)")
-    assert one_format_words(scenario.chosen(["lmdb"])) == ""
 
 
 @pytest.mark.full

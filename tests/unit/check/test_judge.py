@@ -282,10 +282,9 @@ def test_new_cells_are_told_and_fail_only_a_strict_check(tmp_path: Path) -> None
     assert run(first, second, "--strict")[0] == 3
 
 
-def test_a_changed_cell_is_missing_and_says_what_was_changed(tmp_path: Path) -> None:
-    first = run_of(tmp_path / "a", cell={"limit": 2000})
-    code, text = run(first, run_of(tmp_path / "b", cell={"limit": 50}))
-    assert (code, "the contender has it with limit 2000 -> 50" in text) == (5, True)
+def test_a_cell_of_which_no_replicate_held_its_state_fails(tmp_path: Path) -> None:
+    code, text = run(*paired(tmp_path, with_(counters=Counters(device_read_bytes=9 << 20))))
+    assert (code, "called warm, but the device delivered 9 MiB" in text) == (5, True), text
 
 
 def test_sides_without_a_common_cell_never_pass(tmp_path: Path) -> None:

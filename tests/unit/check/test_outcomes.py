@@ -41,7 +41,7 @@ def test_the_gravest_state_of_any_cell_gives_the_exit_code(states: list[CellStat
 
 def test_states_are_counted_in_one_order() -> None:
     counts = told(result(CellState.WORSE), result(), result(CellState.BETTER), result()).counts
-    assert list(counts.items()) == [("better", 1), ("worse", 1), ("within noise", 2)]
+    assert list(counts.items()) == [("worse", 1), ("better", 1), ("within noise", 2)]
 
 
 def test_strict_lets_no_undecided_new_or_missing_cell_pass() -> None:
@@ -117,7 +117,7 @@ def test_the_worst_cell_is_the_first_line_of_a_table() -> None:
     assert "1.400 to 1.600 (99%)" in lines[1]
     assert lines[2] == "    50% slower"
     assert max(map(len, lines[:-1])) <= 100
-    assert lines[-1].endswith("[1 worse, 1 within noise, 1 inconclusive, 1 missing; exit code 5]")
+    assert lines[-1].endswith("[1 worse, 1 missing, 1 inconclusive, 1 within noise; exit code 5]")
     starts = {line.index(word) for line, word in zip(lines[:2], ("verdict", "worse"), strict=True)}
     assert len(starts) == 1, "columns are aligned"
 
