@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from storebench.errors import OutputError, from_os_error
+from storebench.system.scratch import is_at
 
 _LOCKS = Path("/proc/locks")
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
@@ -52,12 +53,11 @@ def _locked(folder: Path) -> int | None:
         folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            own = _identity(os.fstat(handle))
-            if own in _claimed:
+            if _identity(os.fstat(handle)) in _claimed:
                 os.close(handle)
                 return None
             _lock(handle)
-            if _is_at(folder, own):
+            if is_at(handle, folder):
                 return handle
         except BaseException:
             os.close(handle)
@@ -71,13 +71,6 @@ def _lock(handle: int) -> None:
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
-
-
-def _is_at(folder: Path, own: tuple[int, int]) -> bool:
-    try:
-        return _identity(folder.stat()) == own
-    except FileNotFoundError:
-        return False
 
 
 def _identity(status: os.stat_result) -> tuple[int, int]:

@@ -88,7 +88,9 @@ class Measurements:
         missed = [cell for cell in own if not _in_memory(cell)]
         same = [c for c in missed if c.cell.cache is state and c.cell.readahead_kib == wanted.readahead_kib]
         if not same and state is CacheState.LIMITED:
-            same = [c for c in missed if c.cell.cache is CacheState.COLD and _reads_only_samples(c)]
+            # A reader that reads no page beside its samples: a miss costs what it does from a cold start.
+            exact = [c for c in missed if c.cell.backend.format == "files" or looks_ahead(c)]
+            same = [c for c in exact if c.cell.cache is CacheState.COLD]
         base = _nearest(same, wanted)
         if base is None and state is CacheState.LIMITED:
             raise Lacking('add a cell with cache = "limited"')
@@ -249,11 +251,6 @@ def _nearest(cells: Sequence[CellSummary], wanted: Wanted) -> CellSummary | None
 def _in_memory(cell: CellSummary) -> bool:
     own = cell.cell
     return own.cache is CacheState.WARM or own.backend.format == MEMORY_FORMAT
-
-
-def _reads_only_samples(cell: CellSummary) -> bool:
-    """Return whether a reader reads no page beside its samples, so that a miss costs what it does from a cold start."""
-    return cell.cell.backend.format == "files" or looks_ahead(cell)
 
 
 def resident_share(cell: CellSummary) -> float:

@@ -18,7 +18,7 @@ def sentence(plan: Plan) -> str:
     """Return which store to use, or what limits the best one."""
     target, choice = plan.target, plan.choice
     accelerators = f"{target.accelerators} x {target.accelerator.device}"
-    words = f"{accelerators}: {_busy(choice)} busy with {choice.label} ({_kilobytes(choice.stored_bytes)} per image)"
+    words = f"{accelerators}: {_busy(choice)} busy with {choice.label} ({number(choice.stored_bytes / 1e3)} KB per image)"
     if choice.busy >= BUSY_FRAC:
         return f"{words}."
     told = "No store feeds" if choice.busy_high < BUSY_FRAC else "It is open whether a store feeds"
@@ -29,10 +29,6 @@ def _busy(store: StorePlan) -> str:
     """Return the 90% interval of the share of the time in which the accelerators are busy."""
     low, high = percent(store.busy_low), percent(store.busy_high)
     return high if low == high else f"{low.removesuffix('%')} to {high}"
-
-
-def _kilobytes(count: float) -> str:
-    return f"{number(count / 1e3)} KB"
 
 
 def facts(plan: Plan) -> list[str]:
