@@ -197,13 +197,15 @@ def answer(
     if panel.speaker.cold_start:
         sentence = "A cold start ranks no store: measure in memory, or with a memory limit."
     photographs = (base.cell.data.image_size or 0) >= NETWORK_SIDE
+    limit = limits.get(best.cell.key) if best else None
+    limit = limit if limit and limit.gain > 1.0 else None
     changes = [
         *_beside(choices, best),
         *(() if doubt else _unranked(choices, best)),
         *_other_settings(panel, panels, best),
         *_training(panel, panels),
         *(_enough(c) for roof in roofs for c in roof.curves if c is curve and c.decided and roof.trained),
-        *_limit(best, limits),
+        *([f"What limits {best.label} is {limit.bound}: {limit.remedy}."] if best and limit else []),
     ]
     return Answer(
         sentence=sentence,
@@ -329,13 +331,6 @@ def _enough(curve: Curve) -> str:
     """Return up to which accelerator a store is fast enough."""
     rate = number(min(curve.starving.low or curve.starving.mid, curve.supply.mid))
     return f"Enough for an accelerator below {rate} images/s: {backend_label(curve.backend)}."
-
-
-def _limit(best: Choice | None, limits: Mapping[tuple[str, str], Bottleneck]) -> list[str]:
-    limit = limits.get(best.cell.key) if best else None
-    if best is None or limit is None or limit.gain <= 1.0:
-        return []
-    return [f"What limits {best.label} is {limit.bound}: {limit.remedy}."]
 
 
 def _decodes_only(cell: CellSummary) -> bool:

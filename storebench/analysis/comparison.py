@@ -111,12 +111,15 @@ def judge(low: float, high: float, better: Better, practical_frac: float = PRACT
     return Verdict.EQUAL if within else Verdict.UNDECIDED
 
 
-def rounds_needed(spread: float, frac: float, *, power: float = 0.8) -> int | None:
-    """Return the rounds that tell a true difference of `frac` with probability `power`; None if `MOST_ROUNDS` do not."""
+_POWER = 0.8
+
+
+def rounds_needed(spread: float, frac: float) -> int | None:
+    """Return the rounds that tell a true difference of `frac` with probability `_POWER`; None if `MOST_ROUNDS` do not."""
     alpha = NOISY_ALPHA if spread > NOISY_SPREAD else ALPHA
 
     def tells(rounds: int) -> bool:
-        quantiles = t_quantile(1 - alpha / 2, rounds - 1) + t_quantile(power, rounds - 1)
+        quantiles = t_quantile(1 - alpha / 2, rounds - 1) + t_quantile(_POWER, rounds - 1)
         return quantiles * spread / math.sqrt(rounds) <= math.log1p(frac)
 
     candidates = range(MIN_ROUNDS, MOST_ROUNDS + 1)

@@ -1,11 +1,12 @@
 """Records as one tidy table, with the column and the type of each field."""
 
 import dataclasses
+import itertools
 import math
 import re
 import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,13 @@ from storebench.formats.reader import BUFFER_NOTE, DISPLACEMENT_NOTE, NEIGHBOURS
 from storebench.record.schema import (
     BACKEND_FIELDS,
     CELL_FIELDS,
+    CELL_TYPES,
     Cell,
-    CellFields,
     Environment,
     Record,
 )
 from storebench.record.step_files import find_table
-from storebench.run.about import whole_of
+from storebench.run.about import Whole, whole_of
 from storebench.run.replicates import unsound
 
 _PATTERNS = {
@@ -55,13 +56,15 @@ PLACE_COLUMNS = ("filesystem", "storage_device", "environment_key")
 
 
 def _columns_of(kind: Any, pattern: str) -> list[tuple[str, str, Any]]:
+    if kind is Cell:
+        return [(name, name, hint) for name, hint in CELL_TYPES.items()]
     hints = typing.get_type_hints(kind)
     names = [field.name for field in dataclasses.fields(kind) if field.name not in _DROPPED]
     return [(name, RENAMED.get(pattern.format(name), pattern.format(name)), hints[name]) for name in names]
 
 
 _PART_COLUMNS = {
-    name: _columns_of(CellFields if kind is Cell else kind, _PATTERNS.get(name, f"{name}_{{}}"))
+    name: _columns_of(kind, _PATTERNS.get(name, f"{name}_{{}}"))
     for name, _, hint in _columns_of(Record, "{}")
     for kind in (typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,))
     if dataclasses.is_dataclass(kind)
@@ -84,16 +87,21 @@ _EXTRA_COLUMNS: list[tuple[str, Any]] = [
 ]
 
 
-def column_types() -> dict[str, Any]:
-    """Return the annotation behind every column of the table, in order."""
-    parts = [(column, hint) for columns in _PART_COLUMNS.values() for _, column, hint in columns]
-    return dict([(column, hint) for _, column, hint in _PLAIN_COLUMNS] + parts + _EXTRA_COLUMNS)
+COLUMN_TYPES: dict[str, Any] = dict(
+    [(column, hint) for _, column, hint in itertools.chain(_PLAIN_COLUMNS, *_PART_COLUMNS.values())]
+    + _EXTRA_COLUMNS
+)
+"""Column of the table -> the annotation behind it, in order."""
+
+
+Row = Mapping[str, Any]
+"""One record in the columns of `storebench.load_results`; missing values are None."""
 
 
 _DTYPES = {int: "Int64", bool: "boolean", float: "float64"}
 
 
-def _column(rows: list[dict[str, Any]], name: str, hint: Any) -> Any:
+def _column(rows: Sequence[Row], name: str, hint: Any) -> Any:
     """Return a column of the type that its annotation says; None is missing."""
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     dtype: Any = next((dtype for kind, dtype in _DTYPES.items() if kind in kinds), "object")
@@ -104,43 +112,60 @@ def _column(rows: list[dict[str, Any]], name: str, hint: Any) -> Any:
     return column
 
 
-def to_frame(records: Iterable[tuple[Record, Path]]) -> pd.DataFrame:
+def to_rows(records: Iterable[tuple[Record, Path]]) -> list[Row]:
     """Return one row for each pair of a record and its file.
 
-    A cell whose process was killed has no environment; it gets that of the rest of its run.
-
-    Raises
-    ------
-    CorruptDataError
-        A record names a step table outside of its run.
+    A cell whose process was killed has no environment; it gets that of the rest of its run. Raises CorruptDataError if a
+    record names a step table outside of its run.
     """
-    kinds, given = column_types(), list(records)
+    given = list(records)
     machines: dict[str, Environment] = {}
     for record, _ in given:
         if record.environment is not None:
             machines.setdefault(record.run_id, record.environment)
-    folders = {file.parent for _, file in given}
-    wholes = {folder: whole_of(folder) for folder in folders}
-    rows = [_row(record, file.parent, machines) | {"whole": wholes[file.parent]} for record, file in given]
-    return pd.DataFrame({name: _column(rows, name, hint) for name, hint in kinds.items()}, copy=True)
+    wholes = {folder: whole_of(folder) for folder in {file.parent for _, file in given}}
+    return [_row(record, file.parent, machines, wholes[file.parent]) for record, file in given]
 
 
-def _row(record: Record, run: Path, machines: dict[str, Environment]) -> dict[str, Any]:
-    row: dict[str, Any] = {column: getattr(record, name) for name, column, _ in _PLAIN_COLUMNS}
+def to_frame(records: Iterable[tuple[Record, Path]]) -> pd.DataFrame:
+    """Return the rows of records as a table."""
+    rows = to_rows(records)
+    columns = {name: _column(rows, name, hint) for name, hint in COLUMN_TYPES.items()}
+    return pd.DataFrame(columns, copy=True)
+
+
+def _row(record: Record, run: Path, machines: dict[str, Environment], whole: Whole | None) -> Row:
+    row: dict[str, Any] = dict.fromkeys(COLUMN_TYPES)
+    row |= {column: getattr(record, name) for name, column, _ in _PLAIN_COLUMNS}
     for part, columns in _PART_COLUMNS.items():
-        own = getattr(record, part)
-        fields = own.fields() if isinstance(own, Cell) else {} if own is None else vars(own)
-        for name, column, _ in columns:
-            row[column] = fields.get(name)
-    for name in _WORDS:
-        row[name] = None if row[name] is None else str(row[name])
-    row["store_image_shape"] = record.store and "x".join(map(str, record.store.image_shape))
-    row["cell_id"] = record.cell.cell_id
-    row["unsound"] = unsound([record]) or None
+        value = getattr(record, part)
+        fields = value.fields() if isinstance(value, Cell) else {} if value is None else vars(value)
+        row |= {column: fields.get(name) for name, column, _ in columns}
+    row |= {name: str(row[name]) for name in _WORDS if row[name] is not None}
     table = find_table(run, record.steps_file) if record.steps_file else None
-    row["steps_path"] = None if table is None else str(table)
-    row |= {"cpu_s_per_sample": record.cpu_s_per_sample, "cores_used": record.cores_used}
-    return row | _place(record.environment or machines.get(record.run_id)) | _order(record)
+    row |= {
+        "store_image_shape": record.store and "x".join(map(str, record.store.image_shape)),
+        "cell_id": record.cell.cell_id,
+        "unsound": unsound([record]) or None,
+        "steps_path": None if table is None else str(table),
+        "whole": whole,
+        "cpu_s_per_sample": record.cpu_s_per_sample,
+        "cores_used": record.cores_used,
+    }
+    row |= _place(record.environment or machines.get(record.run_id)) | _order(record)
+    return row
+
+
+def rows_of(frame: pd.DataFrame) -> Iterator[Row]:
+    """Yield the rows of a table."""
+    for values in frame.itertuples(index=False, name=None):
+        yield dict(zip(frame.columns, map(_plain, values), strict=True))
+
+
+def _plain(value: Any) -> Any:
+    if value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value)):
+        return None
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _place(environment: Environment | None) -> dict[str, Any]:

@@ -100,13 +100,11 @@ def _fields(cell: Cell | CellSummary) -> Cell:
     return cell.cell if isinstance(cell, CellSummary) else cell
 
 
-def setting_label(
-    cell: Cell | CellSummary, varying: Collection[str] = (), *, without: Collection[str] = ()
-) -> str:
+def setting_label(cell: Cell | CellSummary, varying: Collection[str] = ()) -> str:
     """Return the conditions of a measurement in words: the usual ones, and the fields that vary."""
     fields = _fields(cell)
     named = {row.name for row in SETTINGS if row.told} | set(varying)
-    shown = [name for name in (*SETTING_COLUMNS, EPOCHS) if name in named and name not in without]
+    shown = [name for name in (*SETTING_COLUMNS, EPOCHS) if name in named]
     if "cache" in shown:
         shown = [name for name in shown if name != "memory_bytes"]  # the state's label gives it
     words = [

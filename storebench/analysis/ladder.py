@@ -31,11 +31,6 @@ class Ladder:
 
     steps: tuple[Step, ...]
 
-    @property
-    def first(self) -> CellSummary:
-        """One of the cells, for the fields that they share."""
-        return self.steps[0].cell
-
 
 def ladders(panels: Iterable[Panel]) -> list[Ladder]:
     """Return the ladder of each setting under which enough of its rungs were measured."""

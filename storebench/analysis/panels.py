@@ -96,9 +96,9 @@ def base_rank(cell: CellSummary) -> int:
     return {"png": 2, "jpeg": 3}.get(codec, 5)
 
 
-def rate_ratio(cell: CellSummary, base: CellSummary, metric: str = "samples_per_s") -> Ratio | None:
-    """Return one cell's metric over another's, paired by round; rates that rank nothing are undecided."""
-    found = paired(cell.values(metric), base.values(metric))
+def rate_ratio(cell: CellSummary, base: CellSummary) -> Ratio | None:
+    """Return one cell's rate over another's, paired by round; rates that rank nothing are undecided."""
+    found = paired(cell.values("samples_per_s"), base.values("samples_per_s"))
     if found is None:
         return None
     forbidden = {

@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from storebench.analysis.comparison import Estimate, estimate
-from storebench.analysis.frame import BACKEND_COLUMNS, CELL_COLUMNS
+from storebench.analysis.frame import BACKEND_COLUMNS, CELL_COLUMNS, Row, rows_of
 from storebench.codecs import any_size
 from storebench.errors import NotComparableError
 from storebench.formats.registry import PAPER_BACKENDS
@@ -23,9 +22,6 @@ from storebench.run.about import Whole, agreed
 from storebench.run.matrix import MODEL_CROPS
 from storebench.run.replicates import enough
 from storebench.settings.words import BOUNDED_STATES, CacheState, ComputeKind, Fill
-
-Row = Mapping[str, Any]
-"""One record in the columns of `storebench.load_results`; missing values are None."""
 
 Round = tuple[str, int]
 """Run and replicate: cells of one round were measured side by side."""
@@ -197,12 +193,7 @@ class CellSummary:
         """All usable records, or the last epoch of each replicate where earlier ones fill a cache or a data store."""
         if self.cell.cache != CacheState.LIMITED and self.cell.store_fill is not Fill.FIRST_EPOCH:
             return self.usable
-        last: dict[Round, Row] = {}
-        for row in self.usable:
-            key = _round_of(row)
-            if key not in last or row["epoch"] > last[key]["epoch"]:
-                last[key] = row
-        return tuple(last.values())
+        return last_epochs(self.usable)
 
     def _bounded(self, row: Row) -> bool:
         return self.cell.cache == CacheState.LIMITED and fills_cache(row, self.cell)
@@ -213,14 +204,9 @@ class CellSummary:
         return bool(self.usable) and not self.counted
 
     @functools.cached_property
-    def cut_off(self) -> int:
-        """Number of replicates that were killed at their time limit."""
-        return sum(ran_out_of_time(str(row["failure"] or "")) for row in self.rows)
-
-    @property
     def at_most(self) -> bool:
         """Whether its rate is an upper bound, because the slower replicates ran out of time."""
-        return self.cut_off > 0
+        return any(ran_out_of_time(str(row["failure"] or "")) for row in self.rows)
 
     @property
     def cold_start(self) -> bool:
@@ -365,7 +351,7 @@ def _figure(row: Row, metric: str, *, portion: bool) -> float | None:
         value = _DERIVED[metric](row) if row["portion_seconds"] else None
     else:
         value = row[_PORTION[metric] if portion and metric in _PORTION else metric]
-    return None if value is None else float(value)
+    return None if value is None or math.isnan(value) else float(value)
 
 
 def fills_cache(row: Row, cell: Cell) -> bool:
@@ -377,6 +363,15 @@ def _round_of(row: Row) -> Round:
     return row["run_id"], row["replicate"]
 
 
+def last_epochs(rows: Iterable[Row]) -> tuple[Row, ...]:
+    """Return the row of the last epoch of each replicate."""
+    last: dict[Round, Row] = {}
+    for row in rows:
+        known = last.setdefault(_round_of(row), row)
+        last[_round_of(row)] = row if row["epoch"] > known["epoch"] else known
+    return tuple(last.values())
+
+
 def _by_round(figures: Iterable[tuple[Row, float]]) -> dict[Round, float]:
     by_round: dict[Round, list[float]] = {}
     for row, value in figures:
@@ -384,15 +379,15 @@ def _by_round(figures: Iterable[tuple[Row, float]]) -> dict[Round, float]:
     return {key: statistics.median(epochs) for key, epochs in by_round.items()}
 
 
-def summarise(results: pd.DataFrame, findings: Mapping[str, str] | None = None) -> list[CellSummary]:
-    """Return one summary per cell of the table that `load_results` returned, in the paper's order.
+def summarise(
+    results: pd.DataFrame | Iterable[Row], findings: Mapping[str, str] | None = None
+) -> list[CellSummary]:
+    """Return one summary per cell of rows, or of the table that `load_results` returned, in the paper's order.
 
     `findings` is cell_id -> a finding that questions the cell. Raises NotComparableError if a cell was measured with different code.
     """
     grouped: dict[tuple[str, str], list[Row]] = {}
-    names = [str(name) for name in results.columns]
-    for values in results.itertuples(index=False, name=None):
-        row = dict(zip(names, map(_plain, values), strict=True))
+    for row in rows_of(results) if isinstance(results, pd.DataFrame) else results:
         grouped.setdefault((row["environment_key"], row["cell_id"]), []).append(row)
     for rows in grouped.values():
         measured = [row for row in rows if row["code_digest"] is not None and row["status"] != Status.FAILED]
@@ -420,12 +415,6 @@ def summarise(results: pd.DataFrame, findings: Mapping[str, str] | None = None) 
 def as_cells(results: pd.DataFrame | Sequence[CellSummary]) -> list[CellSummary]:
     """Return the summaries of a table of records; summaries are returned unchanged."""
     return summarise(results) if isinstance(results, pd.DataFrame) else list(results)
-
-
-def _plain(value: Any) -> Any:
-    if value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value)):
-        return None
-    return value.item() if isinstance(value, np.generic) else value
 
 
 _PLACE_WORDS = {

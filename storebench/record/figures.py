@@ -58,9 +58,7 @@ def asked_frac(table: StepTable, at_ns: Column, count: int) -> Floats:
     return requested
 
 
-def residency_points(
-    table: StepTable, curve: ResidencyCurve, count: int, *, kept: int = KEPT_POINTS
-) -> tuple[ResidencyPoint, ...]:
+def residency_points(table: StepTable, curve: ResidencyCurve, count: int) -> tuple[ResidencyPoint, ...]:
     """Return residency as a function of the requested share, thinned evenly along that share."""
     at_ns = np.asarray(curve.at_ns, np.int64)
     if not len(at_ns) or not len(table["step"]):
@@ -70,8 +68,8 @@ def residency_points(
     at_ns = at_ns[skipped:]
     asked = asked_frac(table, at_ns, count)
     chosen = np.arange(len(asked))
-    if len(asked) > kept:
-        goals = np.linspace(asked[0], asked[-1], kept)
+    if len(asked) > KEPT_POINTS:
+        goals = np.linspace(asked[0], asked[-1], KEPT_POINTS)
         chosen = np.unique(np.minimum(np.searchsorted(asked, goals), len(asked) - 1))
         chosen = np.unique([0, *chosen[1:-1], len(asked) - 1])
     return tuple(
@@ -260,21 +258,16 @@ def epoch_record(record: Record, table: StepTable) -> Record:
         loss=None if np.isnan(losses[0]) else Loss(first=float(losses[0]), last=float(losses[-1])),
     )
     timed = timed_rows(table)
-    return record if not len(timed["step"]) else _timed(record, timed, _seconds(wall_ns(timed)))
-
-
-def _timed(record: Record, timed: StepTable, timed_s: float) -> Record:
-    return _with_rates(
-        dataclasses.replace(
-            record,
-            timed_samples=int(timed["samples"].sum()),
-            prefetched_samples=int(timed["samples"][timed["fetch_start_ns"] < timed["start_ns"][0]].sum()),
-            timed_steps=len(timed["step"]),
-            **_time_sums(timed),
-        ),
-        timed,
-        timed_s,
+    if not len(timed["step"]):
+        return record
+    record = dataclasses.replace(
+        record,
+        timed_samples=int(timed["samples"].sum()),
+        prefetched_samples=int(timed["samples"][timed["fetch_start_ns"] < timed["start_ns"][0]].sum()),
+        timed_steps=len(timed["step"]),
+        **_time_sums(timed),
     )
+    return _with_rates(record, timed, _seconds(wall_ns(timed)))
 
 
 def _with_rates(record: Record, timed: StepTable, timed_s: float) -> Record:

@@ -128,12 +128,6 @@ def record_from_dict(raw: dict[str, Any], *, where: str) -> Record:
     return record
 
 
-def json_schema() -> dict[str, Any]:
-    """Return the JSON schema of a record, as in docs/schema.md."""
-    schema: dict[str, Any] = _adapter().json_schema()
-    return schema
-
-
 def append_records(run: Path, records: Sequence[Record]) -> None:
     """Append the records of a replicate to a run's folder: one write and one sync, all of them or none."""
     append_lines(run / RECORDS_NAME, [record_to_dict(record) for record in records])

@@ -152,16 +152,14 @@ def _refuse_impossible(manifest: Manifest) -> None:
     for name, count in (("dataset.count", dataset.count), ("count", manifest.count)):
         if not 0 <= count <= _MOST_BYTES // image_bytes:
             raise ValueError(f"{name}: {brief(count)} is not a number of images")
-    for name in ("payload_bytes", "file_bytes", "bytes_on_disk"):
-        if not 0 <= getattr(manifest, name) <= _MOST_BYTES:
-            raise ValueError(f"{name}: {brief(getattr(manifest, name))} is not a number of bytes")
-    if not 0 <= manifest.build_s < math.inf:
-        raise ValueError(f"build_s: {manifest.build_s} is not a duration")
-    if manifest.psnr_db is not None and not 0 <= manifest.psnr_db < math.inf:
-        raise ValueError(f"psnr_db: {manifest.psnr_db} is not a ratio in dB")
-    if not 0 <= provenance.skipped_files <= _MOST_BYTES:
-        raise ValueError(
-            f"dataset.provenance.skipped_files: {brief(provenance.skipped_files)} is not a number of files"
-        )
-    if not 0 <= provenance.derived_frac <= 1:
-        raise ValueError(f"dataset.provenance.derived_frac: {provenance.derived_frac} is not a share")
+    for name, value, most, kind in (
+        ("payload_bytes", manifest.payload_bytes, _MOST_BYTES, "number of bytes"),
+        ("file_bytes", manifest.file_bytes, _MOST_BYTES, "number of bytes"),
+        ("bytes_on_disk", manifest.bytes_on_disk, _MOST_BYTES, "number of bytes"),
+        ("build_s", manifest.build_s, _MOST_BYTES, "duration"),
+        ("psnr_db", manifest.psnr_db or 0.0, _MOST_BYTES, "ratio in dB"),
+        ("dataset.provenance.skipped_files", provenance.skipped_files, _MOST_BYTES, "number of files"),
+        ("dataset.provenance.derived_frac", provenance.derived_frac, 1, "share"),
+    ):
+        if not 0 <= value <= most:
+            raise ValueError(f"{name}: {brief(value)} is not a {kind}")

@@ -43,18 +43,6 @@ BACKEND_FIELDS = {
 CELL_FIELDS = (*DATA_FIELDS, *BACKEND_FIELDS, *(row.name for row in SETTINGS))
 """The fields that a record has of its cell, in order."""
 
-_MEANINGS = {
-    "dataset": '"mnist", "cifar10", "imagenet", or a path such as "folder:PATH".',
-    "split": "Part of the dataset.",
-    "size, limit": "As in `storebench.datasets.base.DatasetSpec`.",
-    "data_seed": "Seed of derived and synthetic samples.",
-    "synthetic": "True where the stand-in was asked for; null takes real files where there are any.",
-    "image_size": "Side of the square images that every codec serves; null for the default of the dataset and the network.",
-    "skip_unreadable": "Whether unreadable image files are left out; otherwise they are refused.",
-    "backend": "The backend's full name; `format`, `codec`, `reader`, `reader_options` are its parts.",
-    "codec_options": "How payloads are decoded where that is not the default, as pairs: `decoder` and `scale`.",
-} | {row.name: row.meaning for row in SETTINGS}
-
 _ADDED: dict[str, Any] = {
     **{
         row.name: row.default for row in itertools.dropwhile(lambda row: row.name != "memory_bytes", SETTINGS)
@@ -76,8 +64,8 @@ class Cell(LoopSettings):
     @classmethod
     def of_fields(cls, **fields: Any) -> "Cell":
         """Return the cell that a record's fields describe; fields with a default may be left out."""
-        data = {own: fields.pop(name) for name, own in DATA_FIELDS.items() if name in fields}
-        backend = {own: fields.pop(name) for name, own in BACKEND_FIELDS.items() if name in fields}
+        data = {part: fields.pop(name) for name, part in DATA_FIELDS.items() if name in fields}
+        backend = {part: fields.pop(name) for name, part in BACKEND_FIELDS.items() if name in fields}
         return cls(data=DatasetSpec(**data), backend=Backend(**backend), **fields)
 
     def fields(self) -> dict[str, Any]:
@@ -104,40 +92,36 @@ class Cell(LoopSettings):
         return json.dumps({name: value for name, value in self.fields().items() if name not in left_out})
 
     @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
-        """Return the schema of a record's fields, from which a cell is made."""
+    def __get_pydantic_core_schema__(cls, _source: Any, handler: Any) -> Any:
+        """Return the schema of a record's flat fields, from which a cell is made."""
         from pydantic_core import core_schema
 
+        fields = {
+            name: core_schema.typed_dict_field(handler.generate_schema(kind), required=name in _REQUIRED)
+            for name, kind in CELL_TYPES.items()
+        }
         return core_schema.no_info_after_validator_function(
-            lambda fields: cls.of_fields(**vars(fields)), handler.generate_schema(CellFields)
+            lambda given: cls.of_fields(**given), core_schema.typed_dict_schema(fields)
         )
 
 
-def _fields_of(kind: type, names: dict[str, str]) -> list[tuple[str, Any, Any]]:
-    """Return name, type and default for each of the fields `names` of a record that are attributes of `kind`."""
-    hints = typing.get_type_hints(kind)
-    defaults = {attribute.name: attribute.default for attribute in dataclasses.fields(kind)}
-    return [(name, hints[own], field(default=defaults[own])) for name, own in names.items()]
+_PARTS = (
+    (DatasetSpec, DATA_FIELDS),
+    (Backend, BACKEND_FIELDS),
+    (LoopSettings, {r.name: r.name for r in SETTINGS}),
+)
 
+CELL_TYPES: dict[str, Any] = {
+    name: typing.get_type_hints(kind)[part] for kind, names in _PARTS for name, part in names.items()
+}
+"""Field that a record has of its cell -> its type."""
 
-def _cell_fields() -> type:
-    """Make the class of a cell's flat fields; in the schema of a record it is called Cell."""
-    settings = {row.name: row.name for row in SETTINGS}
-    fields = [
-        *_fields_of(DatasetSpec, DATA_FIELDS),
-        *_fields_of(Backend, BACKEND_FIELDS),
-        *_fields_of(LoopSettings, settings),
-    ]
-    made = dataclasses.make_dataclass("Cell", fields, frozen=True, kw_only=True)
-    made.__module__ = __name__
-    lead = "One point of a benchmark. Everything that decides what is measured, and nothing else."
-    told = (f"{name}\n    {meaning}" for name, meaning in _MEANINGS.items())
-    made.__doc__ = "\n".join([lead, "\nAttributes\n----------", *told])
-    return made
-
-
-CellFields = _cell_fields()
-"""The flat fields of a cell in a record, as a dataclass: for readers, tables and documentation of records."""
+_REQUIRED = {
+    name
+    for kind, names in _PARTS
+    for name, part in names.items()
+    if kind.__dataclass_fields__[part].default is dataclasses.MISSING
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,9 +247,8 @@ class PlaceFacts:
     emulated_round_trip_ms: float | None = None
     emulated_mb_s: float | None = None
     first_byte_ms: float | None = None  # Median time of a request for one byte.
-    mb_s: float | None = (
-        None  # Megabytes per second of one large object in one request, after its first byte.
-    )
+    mb_s: float | None = None
+    """Megabytes per second of one large object in one request, after its first byte."""
     copy_s: float | None = None  # Seconds that this replicate took to copy the store to this disk.
 
     @property
@@ -359,9 +342,8 @@ class Counters:
     block_device_read_bytes: int | None = None
     """Bytes that the block device of the store delivered to all processes in the same time (/sys/block stat); in a job on
     several nodes, the sum over their devices."""
-    block_device_reads: int | None = (
-        None  # Reads that the block device completed for them; merged requests count once.
-    )
+    block_device_reads: int | None = None
+    """Reads that the block device completed for them; merged requests count once."""
     major_faults: int | None = None  # Page faults with I/O.
     minor_faults: int | None = None  # Page faults without I/O.
     read_calls: int | None = None  # System calls that read (/proc/PID/io syscr).
@@ -762,9 +744,8 @@ class Record:
     timed_samples: int = 0  # Samples of the timed steps.
     timed_steps: int = 0
     timed_s: float = 0.0  # Wall time from the first timed step to the last.
-    samples_per_s: float | None = (
-        0.0  # `timed_samples` over `timed_s`; null in a record that failed, as all rates and shares.
-    )
+    samples_per_s: float | None = 0.0
+    """`timed_samples` over `timed_s`; null in a record that failed, as all rates and shares."""
     payload_bytes: int = 0
     payload_bytes_per_s: float | None = 0.0  # Payload bytes over wall time.
     data_wait_s: float = 0.0  # Sum of the waits for data.

@@ -174,7 +174,10 @@ def content_of(
             *filter(None, (disturbed(cells)[1],)),
             *not_held(cell for cell in cells if cell not in [choice.cell for choice in told.choices]),
             *_caveats(groups.values(), told.conditions),
-            *_left_out(records),
+            *(
+                f"Left out ({', '.join(map(backend_label, names))}): {reason}."
+                for reason, names in left_out(records).items()
+            ),
         ),
         environments=tuple(machines.values()),
         accelerators=tuple(accelerators),
@@ -190,11 +193,6 @@ def _caveats(groups: Iterable[Sequence[CellSummary]], conditions: str) -> list[s
             if f"{label} ({text})" not in conditions:
                 where.setdefault(text, []).append(label)
     return [f"{'; '.join(titles)}: {text}" for text, titles in where.items()]
-
-
-def _left_out(records: Sequence[Sourced]) -> Iterator[str]:
-    for reason, names in left_out(records).items():
-        yield f"Left out ({', '.join(map(backend_label, names))}): {reason}."
 
 
 def _section(
@@ -282,7 +280,11 @@ def _plots(
     jobs = [c for c in cells if c.usable and c.cell.compute.kind is not ComputeKind.NONE]
     if any(job.cell.ranks > 1 for job in jobs):
         yield _plot("rank-steps", step_time.RANKS, step_time.plot_rank_steps, jobs)
-    chosen = [cell for cell in (listed[0].measured if listed else ()) if _has_steps(cell)][:MOST_LINES]
+    chosen = [
+        cell
+        for cell in (listed[0].measured if listed else ())
+        if cell.usable and cell.usable[0]["steps_path"]
+    ][:MOST_LINES]
     if chosen:
         yield from _step_plots(chosen)
 
@@ -304,10 +306,6 @@ def _step_plots(chosen: Sequence[CellSummary]) -> Iterator[Plot]:
 
 def _plot(name: str, question: str, plot: Any, cells: Sequence[CellSummary]) -> Plot:
     return Plot(name=name, question=question, draw=functools.partial(plot, list(cells)))
-
-
-def _has_steps(cell: CellSummary) -> bool:
-    return bool(cell.usable) and isinstance(cell.usable[0]["steps_path"], str)
 
 
 def _alike(cell: CellSummary, cells: Sequence[CellSummary], field: str) -> bool:

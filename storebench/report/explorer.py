@@ -101,20 +101,15 @@ def matrix(panels: Sequence[Panel]) -> Table:
         for c in found
     ]
     names = sorted({name for cells in shown for name in cells}, key=backend_rank)
-    if many:
-        return Table(
-            caption=f"Images/s of the base; others as multiples of it: {_SIGNS}",
-            head=("setting", *map(backend_label, names)),
-            rows=tuple(
-                (setting, *(cells.get(name, "") for name in names))
-                for setting, cells in zip(settings, shown, strict=True)
-            ),
-        )
-    return Table(
-        caption=f"Images/s of every store, and times the base: {_SIGNS}",
-        head=("store", *settings),
-        rows=tuple((backend_label(name), *(cells.get(name, "") for cells in shown)) for name in names),
-    )
+    lines = [("setting" if many else "store", *map(backend_label, names))]
+    lines += [
+        (setting, *(cells.get(name, "") for name in names))
+        for setting, cells in zip(settings, shown, strict=True)
+    ]
+    head, *rows = lines if many else zip(*lines, strict=True)
+    caption = "Images/s of every store, and times the base"
+    caption = "Images/s of the base; others as multiples of it" if many else caption
+    return Table(caption=f"{caption}: {_SIGNS}", head=head, rows=tuple(rows))
 
 
 def _rate_words(panel: Panel, cell: CellSummary, *, short: bool) -> str:

@@ -12,9 +12,9 @@ from storebench.analysis.summary import (
     RANK_COLUMNS,
     SHARE_COLUMNS,
     CellSummary,
-    Row,
     ceiling_key,
     key_without,
+    last_epochs,
 )
 from storebench.settings.words import Share, Sync
 
@@ -141,9 +141,5 @@ def tournaments(cells: Sequence[CellSummary]) -> list[Tournament]:
 
 def _last_accuracy(cell: CellSummary) -> float | None:
     """Return the test accuracy after the last epoch, the mean over replicates."""
-    last: dict[object, Row] = {}
-    for row in cell.usable:
-        key = (row["run_id"], row["replicate"])
-        if row["test_accuracy"] is not None and (key not in last or row["epoch"] > last[key]["epoch"]):
-            last[key] = row
-    return statistics.fmean(row["test_accuracy"] for row in last.values()) if last else None
+    last = last_epochs(row for row in cell.usable if row["test_accuracy"] is not None)
+    return statistics.fmean(row["test_accuracy"] for row in last) if last else None

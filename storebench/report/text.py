@@ -26,7 +26,11 @@ def text(table: Table, width: int) -> str:
     short = [", ".join(word for word in head if word not in shared) for head in heads]
     cells = [[plain(row[number]) for row in table.rows] for number in range(len(table.head))]
     columns = list(zip((plain(table.head[0]), *short), cells, strict=True))
-    least = [_least_width(*column) for column in columns]
+    # The least widths that cut no word of a head, and no cell of usual length.
+    least = [
+        max(1, *map(len, head.split()), *(min(len(cell), _LONGEST) for cell in column))
+        for head, column in columns
+    ]
     least[0] = min(least[0], max(_LONGEST_NAME, *(len(word) for cell in cells[0] for word in cell.split())))
     title = [", ".join(shared)] if shared else []
     lines, start = [*title, *textwrap.wrap(plain(table.caption), width)], 1
@@ -42,11 +46,6 @@ def text(table: Table, width: int) -> str:
         lines += ["", *made] if start > 1 else made
         start = end
     return "".join(f"{line}\n" for line in lines)
-
-
-def _least_width(head: str, cells: Sequence[str]) -> int:
-    """Return the least width of a column that cuts no word of its head, and no cell of usual length."""
-    return max(1, *map(len, head.split()), *(min(len(cell), _LONGEST) for cell in cells))
 
 
 def _block(columns: Sequence[_Column], least: Sequence[int], width: int) -> list[str]:

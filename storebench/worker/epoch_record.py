@@ -3,7 +3,7 @@
 import dataclasses
 import os
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -309,18 +309,7 @@ def joined(setup: Setup, parts: Sequence[RankEpoch], cost: Communication | None,
     accuracy = first.record.test_accuracy
     if trainers is not None and trainers.best_trainer is not None:
         accuracy = trainers.per_trainer[trainers.best_trainer].test_accuracy
-    elsewhere = (
-        (part.membership.node, cache_failure(part.record.cache)) for part in parts if part.membership.node
-    )
-    failure = (
-        cache_failure(cache)
-        or next((f"node {node}: {failed}" for node, failed in elsewhere if failed), None)
-        or tier_failure(first.record.tier)
-        or proof.failure
-        or _other_code(parts)
-        or _other_weights(parts, setup.cell.trainers)
-        or (f"the launcher started the ranks again ({number_of(restarts, 'time')})" if restarts else None)
-    )
+    failure = next(_job_failures(setup.cell, parts, cache, proof, restarts), None)
     record = dataclasses.replace(
         first.record,
         status=Status.OK if failure is None else Status.FAILED,
@@ -344,6 +333,20 @@ def joined(setup: Setup, parts: Sequence[RankEpoch], cost: Communication | None,
     if record.timed_steps:
         facts = job_facts(setup.cell, parts, table, proof, cost, restarts=restarts, trainers=trainers)
     return dataclasses.replace(first, record=dataclasses.replace(record, job=facts), table=table, proof=proof)
+
+
+def _job_failures(
+    cell: Cell, parts: Sequence[RankEpoch], cache: CacheFacts | None, proof: Proof, restarts: int
+) -> Iterator[str]:
+    """Yield the reasons why a job's epoch must not be used: its storage first, then its samples and its ranks."""
+    yield from filter(None, [cache_failure(cache)])
+    for part in parts:
+        if part.membership.node and (reason := cache_failure(part.record.cache)):
+            yield f"node {part.membership.node}: {reason}"
+    yield from filter(None, [tier_failure(parts[0].record.tier), proof.failure])
+    yield from filter(None, [_other_code(parts), _other_weights(parts, cell.trainers)])
+    if restarts:
+        yield f"the launcher started the ranks again ({number_of(restarts, 'time')})"
 
 
 def _other_code(parts: Sequence[RankEpoch]) -> str | None:
@@ -393,6 +396,7 @@ def job_facts(
     for part in parts:
         left_ns.setdefault(part.membership.node, []).append(part.barrier_ns)
     _, times = np.unique(np.concatenate(proof.served), return_counts=True)
+    planned = (cell.passes or 1) * (cell.trainers if cell.trainer_data is TrainerData.REPLICATED else 1)
     return JobFacts(
         ranks=len(parts),
         nodes=nodes,
@@ -408,7 +412,7 @@ def job_facts(
         wait_for_slowest_s=statistics.fmean(waits) if len(waits) == len(ranks) else None,
         unique_samples=proof.coverage.unique,
         total_samples=proof.coverage.served,
-        duplicates=int(np.maximum(times - times_served(cell), 0).sum()),
+        duplicates=int(np.maximum(times - planned, 0).sum()),
         barrier_s=cost.barrier_s,
         gradient_bytes=cost.gradient_bytes,
         exposed_communication_s=cost.exposed_s,
@@ -464,8 +468,3 @@ def _rank_facts(
         )
         for part, record, wait, steps in zip(parts, own, waits, tables, strict=True)
     )
-
-
-def times_served(cell: Cell) -> int:
-    """Return the number of times that a job should serve each sample in an epoch."""
-    return (cell.passes or 1) * (cell.trainers if cell.trainer_data is TrainerData.REPLICATED else 1)

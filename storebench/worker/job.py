@@ -90,17 +90,14 @@ class FailedAnswer:
 
 def failed_answer(job: CellJob, error: Exception) -> FailedAnswer:
     """Return why a job failed, and print the traceback of an unexpected error."""
-    if isinstance(error, StorebenchError):
-        return _expected(error)
     if isinstance(error, MemoryError):
         less = "Use fewer workers, smaller batches or a smaller --size."
-        return _expected(CellFailedError("out of memory", hint=less))
-    with contextlib.suppress(OSError):  # the disk may be full
-        traceback.print_exception(error)
+        error = CellFailedError("out of memory", hint=less)
+    elif not isinstance(error, StorebenchError):
+        with contextlib.suppress(OSError):  # the disk may be full
+            traceback.print_exception(error)
     if isinstance(error, OSError) and error.errno is not None:
-        return _expected(from_os_error(error, error.filename or job.run))
+        error = from_os_error(error, error.filename or job.run)
+    if isinstance(error, StorebenchError):
+        return FailedAnswer(failure=str(error), exit_code=error.exit_code)
     return FailedAnswer(failure=f"unexpected error: {summary(error)}", exit_code=EXIT_INTEGRITY, see_log=True)
-
-
-def _expected(error: StorebenchError) -> FailedAnswer:
-    return FailedAnswer(failure=str(error), exit_code=error.exit_code)

@@ -10,8 +10,9 @@ import types
 import typing
 from typing import Any
 
-from storebench.record.schema import SCHEMA_VERSION, Cell, CellFields, Record
+from storebench.record.schema import CELL_TYPES, SCHEMA_VERSION, Cell, Record
 from storebench.run.matrix import Matrix
+from storebench.settings.loop import SETTINGS
 
 _HEAD = f"""# What a result holds
 
@@ -78,6 +79,18 @@ _PLAIN = {
     "cpu_user_s": "processor time in the processes' own code",
     "cpu_system_s": "processor time in the kernel for them",
     "reasons": "why a figure is null, by its name",
+}
+
+_CELL_MEANINGS = {row.name: row.meaning for row in SETTINGS} | {
+    "dataset": '"mnist", "cifar10", "imagenet", or a path such as "folder:PATH"',
+    "split": "part of the dataset",
+    **dict.fromkeys(("size", "limit"), "as in `storebench.datasets.base.DatasetSpec`"),
+    "data_seed": "seed of derived and synthetic samples",
+    "synthetic": "true where the stand-in was asked for; null takes real files where there are any",
+    "image_size": "side of the square images that every codec serves; null for the default of the dataset and the network",
+    "skip_unreadable": "whether unreadable image files are left out; otherwise they are refused",
+    "backend": "the backend's full name; `format`, `codec`, `reader`, `reader_options` are its parts",
+    "codec_options": "how payloads are decoded where that is not the default, as pairs: `decoder` and `scale`",
 }
 
 _COLUMNS = ("| field | unit | meaning |", "| --- | --- | --- |")
@@ -154,11 +167,12 @@ def schema_markdown() -> str:
 def _classes(kind: type) -> list[type]:
     """Return a dataclass and those of its fields, each once, in the order of first use."""
     found = [kind]
+    if kind is Cell:
+        return found
     for hint in typing.get_type_hints(kind).values():
         for part in (hint, *typing.get_args(hint)):
-            written = CellFields if part is Cell else part
-            if dataclasses.is_dataclass(written) and isinstance(written, type) and written not in found:
-                found += [one for one in _classes(written) if one not in found]
+            if dataclasses.is_dataclass(part) and isinstance(part, type) and part not in found:
+                found += [other for other in _classes(part) if other not in found]
     return found
 
 
@@ -169,10 +183,11 @@ def _class_part(kind: type) -> str:
         lead, name = (inspect.getdoc(kind) or "").partition("\n")[0], f"`{kind.__name__}`"
     told, hints = meanings(kind), typing.get_type_hints(kind)
     names = [field.name for field in dataclasses.fields(kind)]
-    if kind is CellFields:
-        shared = [name for name in names if name in Matrix.model_fields]
+    if kind is Cell:
+        told, hints = _CELL_MEANINGS, CELL_TYPES
+        shared = [name for name in CELL_TYPES if name in Matrix.model_fields]
         lead = f"{_CELL_LEAD} {', '.join(f'`{name}`' for name in shared)}."
-        names = [name for name in names if name not in shared]
+        names = [name for name in CELL_TYPES if name not in shared]
     rows = [
         f"| `{name}` | {unit(name, hints[name])} | {_meaning(name, told, hints[name])} |" for name in names
     ]

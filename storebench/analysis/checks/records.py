@@ -10,7 +10,7 @@ from storebench.analysis.checks.findings import Finding, Rule, finding, record_n
 from storebench.analysis.checks.rules import check_record, decodes
 from storebench.analysis.checks.steps import DECODE_LEAST_S, DECODE_MOST_RATIO, check_steps
 from storebench.analysis.comparison import MIN_ROUNDS
-from storebench.analysis.frame import to_frame
+from storebench.analysis.frame import to_rows
 from storebench.analysis.runs import RunFolders, find_runs
 from storebench.analysis.summary import CellSummary, summarise
 from storebench.codecs import any_size
@@ -94,7 +94,7 @@ def cells_of(records: Sequence[Sourced], findings: Sequence[Finding] = ()) -> li
     """Return the summaries of some records; the first finding that questions a cell marks it as invalid."""
     of_cells = [finding for finding in reversed(findings) if finding.cell_id and not finding.of_replicate]
     invalid = {finding.cell_id: f"{finding.figure}: {finding.message}" for finding in of_cells}
-    return summarise(to_frame(records), invalid)
+    return summarise(to_rows(records), invalid)
 
 
 def validate(paths: RunFolders) -> list[Finding]:

@@ -30,7 +30,6 @@ def check_record(record: Record, memory_bytes_per_s: float | None) -> list[Findi
         _payload,
         _prefetched,
         _coverage,
-        _kept,
         _cache,
         _tier,
         _replicate,
@@ -130,14 +129,7 @@ def _coverage(record: Record) -> Iterator[Finding]:
             f" among {seen.served} served"
         )
         yield finding(Rule.COVERAGE, record, "coverage", message)
-
-
-def _kept(record: Record) -> Iterator[Finding]:
-    """Find records of which no sample of the timed batches was compared with the store's digests."""
-    seen = record.coverage
-    if seen is None or record.code is None or record.cell.backend.is_null:
-        return
-    if not seen.timed_checked:
+    if not (seen.timed_checked or record.code is None or cell.backend.is_null):
         message = "no sample of the timed batches was compared with the dataset"
         yield finding(Rule.COVERAGE, record, "coverage", message)
 

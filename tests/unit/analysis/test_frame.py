@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from storebench.analysis.frame import CELL_COLUMNS, column_types, to_frame
+from storebench.analysis.frame import CELL_COLUMNS, COLUMN_TYPES, to_frame
 from storebench.analysis.runs import find_runs
 from storebench.errors import DataNotFoundError
 from storebench.record.schema import CELL_FIELDS, Environment, Record, Status
@@ -19,7 +19,7 @@ def table_of(*records: Record) -> pd.DataFrame:
 
 def test_a_table_has_every_column_once_and_a_cells_fields_by_their_names() -> None:
     table = table_of(make_record("lmdb", workers=2))
-    assert list(table.columns) == list(column_types())
+    assert list(table.columns) == list(COLUMN_TYPES)
     assert table.columns.is_unique
     assert set(CELL_FIELDS) == set(CELL_COLUMNS) <= set(table.columns)
     [row] = table.to_dict("records")

@@ -39,7 +39,7 @@ import json, sys
 import storebench
 from storebench.errors import ScenarioError
 from storebench.analysis.labels import setting_label
-from storebench.record.schema import CELL_FIELDS, CellFields
+from storebench.record.schema import CELL_FIELDS, CELL_TYPES
 from storebench.record.lines import read_records
 from storebench.run.scenario import make_scenario
 
@@ -58,7 +58,7 @@ print(json.dumps({
     "label": setting_label(record.cell, ["gradient_steps"]),
     "ids": [cell_of().cell_id, cell_of(gradient_steps=2).cell_id],
     "refusal": refusal,
-    "meaning": CellFields.__doc__.splitlines()[-2:],
+    "type": str(CELL_TYPES["gradient_steps"]),
 }))
 """
 
@@ -196,10 +196,7 @@ def test_adding_a_setting_is_one_field(tmp_path: Path) -> None:
     assert "3 batches per change" in seen["label"]
     assert seen["ids"][0] == "8c8edd5545c8" != seen["ids"][1]
     assert seen["refusal"].startswith("--gradient-steps: must be less than or equal to 64, not 65")
-    assert seen["meaning"] == [
-        "gradient_steps",
-        "    Batches whose gradients are added up before the weights change.",
-    ]
+    assert seen["type"] == "int | None"
 
 
 """A cell in a record and in a job, as this release writes it: earlier ones lack some fields."""
