@@ -136,7 +136,11 @@ def to_frame(records: Iterable[tuple[Record, Path]]) -> pd.DataFrame:
 
 def _row(record: Record, run: Path, machines: dict[str, Environment], whole: Whole | None) -> Row:
     row: dict[str, Any] = dict.fromkeys(COLUMN_TYPES)
-    row |= {column: getattr(record, name) for name, column, _ in _PLAIN_COLUMNS}
+    # A record that failed has no durations: its zeros would lower every mean.
+    row |= {
+        column: None if record.failed and hint is float else getattr(record, name)
+        for name, column, hint in _PLAIN_COLUMNS
+    }
     for part, columns in _PART_COLUMNS.items():
         value = getattr(record, part)
         fields = value.fields() if isinstance(value, Cell) else {} if value is None else vars(value)
