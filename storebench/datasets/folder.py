@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
 
 from storebench.datasets import images
 from storebench.datasets.base import FOLDER_PREFIX, LIST_PREFIX, Dataset, Origin, Provenance
@@ -174,7 +173,15 @@ def find_splits(path: Path, seen: ScanSnapshot) -> Splits:
     if (deep or flat) and not others:
         return _chosen(path, deep + flat, folders)
     if deep:
-        _refuse_split_or_class(path, deep[0], others[0])
+        name = deep[0]
+        if (path / name).samefile(path):
+            what = "a link back to the folder that it is in"
+            raise CorruptDataError(what, where=path / name, hint="Remove the link.")
+        raise CorruptDataError(
+            f"{name}/ has class folders of its own, and {others[0]}/ beside it has images: it may be a split or a class",
+            where=path,
+            hint=f"Name {path / name} to use it alone, move one of them, or rename {name}/ if it is a class.",
+        )
     alike = {name: match for name in (*flat, *others) if (match := _ALIKE.match(name))}
     trains = [name for name, match in alike.items() if match["train"]]
     if 0 < len(trains) < len(alike):
@@ -235,19 +242,6 @@ def _chosen(path: Path, names: Sequence[str], folders: Sequence[str]) -> Splits:
         train=path / trains[0] if trains else None,
         test=path / tests[0] if tests else None,
         beside=tuple(name for name in folders if name not in (*trains[:1], *tests[:1])),
-    )
-
-
-def _refuse_split_or_class(path: Path, name: str, other: str) -> NoReturn:
-    """Refuse a folder that holds class folders and lies beside other folders with images."""
-    if (path / name).samefile(path):
-        raise CorruptDataError(
-            "a link back to the folder that it is in", where=path / name, hint="Remove the link."
-        )
-    raise CorruptDataError(
-        f"{name}/ has class folders of its own, and {other}/ beside it has images: it may be a split or a class",
-        where=path,
-        hint=f"Name {path / name} to use it alone, move one of them, or rename {name}/ if it is a class.",
     )
 
 
