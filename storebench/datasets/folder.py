@@ -418,11 +418,7 @@ def open_list(
 
 def _scan_list(path: Path, seen: ScanSnapshot) -> FoundFiles:
     seen.look(path)
-    text = read_file(path).decode("utf-8-sig", "surrogateescape")
-    lines = enumerate(text.split("\n"), start=1)
-    files = [_file(line, path, number) for number, line in lines if line.strip()]
-    if not files:
-        raise CorruptDataError("a list without a line", where=path, hint="Write one PATH LABEL per line.")
+    files = listed_files(path)
     names = tuple(map(str, range(max(label for _, label in files) + 1)))
     labels = {label for _, label in files}
     counts = Counter(os.path.normpath(name) for name, _ in files)
@@ -433,15 +429,24 @@ def _scan_list(path: Path, seen: ScanSnapshot) -> FoundFiles:
     return look_at(path.parent, files, names, source.noted(one_class, repeated if several else ""))
 
 
-def _file(line: str, where: Path, number: int) -> tuple[str, int]:
-    line = line.strip()
-    at = max(line.rfind(" "), line.rfind("\t"))
-    name, label = line[: max(at, 0)].rstrip(), line[at + 1 :]
-    is_label = re.fullmatch("[0-9]{1,9}", label) is not None and int(label) <= MOST_LABEL
-    if not (name and "\0" not in name and is_label):
-        raise CorruptDataError(
-            f"a line without a path and a label from 0 to {MOST_LABEL:,}",
-            where=f"{where}:{number}",
-            hint="Write one PATH LABEL per line, without a heading, quotes or commas.",
-        )
-    return name, int(label)
+def listed_files(path: Path) -> list[tuple[str, int]]:
+    """Return the name and label in each line of a list."""
+    files = []
+    for number, line in enumerate(
+        read_file(path).decode("utf-8-sig", "surrogateescape").split("\n"), start=1
+    ):
+        if not (line := line.strip()):
+            continue
+        at = max(line.rfind(" "), line.rfind("\t"))
+        name, label = line[: max(at, 0)].rstrip(), line[at + 1 :]
+        is_label = re.fullmatch("[0-9]{1,9}", label) is not None and int(label) <= MOST_LABEL
+        if not (name and "\0" not in name and is_label):
+            raise CorruptDataError(
+                f"a line without a path and a label from 0 to {MOST_LABEL:,}",
+                where=f"{path}:{number}",
+                hint="Write one PATH LABEL per line, without a heading, quotes or commas.",
+            )
+        files.append((name, int(label)))
+    if not files:
+        raise CorruptDataError("a list without a line", where=path, hint="Write one PATH LABEL per line.")
+    return files
