@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from storebench.datasets.containers.tfrecord import records
 from storebench.formats.peers.example import image_of
-from storebench.formats.peers.tfrecord import TfRecordReader, records
+from storebench.formats.peers.tfrecord import READ_BYTES, TfRecordReader
 
 Batch = Callable[[list[int]], Sequence[Any]]
 """Return the payloads of some samples, by a library's own call."""
@@ -140,7 +141,8 @@ def tfrecord(store: Path) -> Stream:
 
     def epoch() -> Iterator[Any]:
         paths = TfRecordReader.shuffled_shards(sorted(store.glob("*.tfrecord")), (0,))
-        images = (image_of(record) for path in paths for record in records(path))
+        files = ((path, path.open("rb", READ_BYTES)) for path in paths)
+        images = (image_of(record) for path, file in files for _, record in records(file, path))
         yield from TfRecordReader.shuffled(images, 1000, (0,))
 
     return epoch

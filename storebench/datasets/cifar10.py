@@ -49,7 +49,11 @@ def parse_binary(raw: bytes, where: str) -> Records:
 
 
 def parse_python(raw: bytes, where: str) -> Records:
-    batch = _unpickled(raw, where)
+    try:
+        loaded = dict(unpickled(raw))
+    except (pickle.UnpicklingError, TypeError, ValueError) as error:
+        raise _damaged(f"not a pickle of CIFAR-10 data ({error})", where=where) from error
+    batch = {key.decode("latin-1") if isinstance(key, bytes) else key: value for key, value in loaded.items()}
     pixels, labels = batch.get("data"), batch.get("labels")
     if not isinstance(pixels, np.ndarray) or pixels.ndim != 2 or pixels.shape[1] != 3072 or not len(pixels):
         raise _damaged("does not hold N x 3,072 bytes of pixels", where=where)
@@ -60,14 +64,6 @@ def parse_python(raw: bytes, where: str) -> Records:
     except ValueError as error:  # another number of labels, or lists of several lengths
         raise _damaged(f"does not hold {len(pixels)} labels", where=where) from error
     return pixels.reshape(-1, 3, 32, 32), _checked_labels(classes, where)
-
-
-def _unpickled(raw: bytes, where: str) -> dict[Any, Any]:
-    try:
-        loaded = dict(unpickled(raw))
-    except (pickle.UnpicklingError, TypeError, ValueError) as error:
-        raise _damaged(f"not a pickle of CIFAR-10 data ({error})", where=where) from error
-    return {key.decode("latin-1") if isinstance(key, bytes) else key: value for key, value in loaded.items()}
 
 
 def _checked_labels(labels: npt.NDArray[Any], where: str) -> npt.NDArray[np.int64]:

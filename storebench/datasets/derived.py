@@ -69,7 +69,12 @@ class Grown(ChosenSamples):
     def __init__(self, source: Dataset, count: int, seed: int) -> None:
         self.seed = seed
         self._cache: dict[int, tuple[Image, int]] = {}
-        super().__init__(source, range(count), (count, "grown", seed), self._note)
+
+        def note(old: Provenance, how: str) -> Provenance:
+            noted = old.noted(f"{len(source)} originals {how} to {count}")
+            return dataclasses.replace(noted, origin=Origin.DERIVED, derived_frac=1 - len(source) / count)
+
+        super().__init__(source, range(count), (count, "grown", seed), note)
 
     def sample(self, index: int) -> tuple[Image, int]:
         check_index(index, len(self))
@@ -84,11 +89,6 @@ class Grown(ChosenSamples):
 
     def place(self, index: int) -> int:
         return index % len(self.source)
-
-    def _note(self, old: Provenance, how: str) -> Provenance:
-        noted = old.noted(f"{len(self.source)} originals {how} to {len(self.places)}")
-        frac = 1 - len(self.source) / len(self.places)
-        return dataclasses.replace(noted, origin=Origin.DERIVED, derived_frac=frac)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_cache": {}}

@@ -9,7 +9,7 @@ import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from storebench._version import __version__
 from storebench.errors import CorruptDataError, DataNotFoundError, from_os_error
@@ -85,13 +85,20 @@ def fetch_file(remote: RemoteFile, folder: Path, progress: Progress = silent) ->
     path = folder / remote.name
     reasons: dict[str, str] = {}
     try:
-        if path.is_file() and _digest(path) == remote.sha256:
-            return path
+        if path.is_file():
+            with path.open("rb") as file:
+                if hashlib.file_digest(file, "sha256").hexdigest() == remote.sha256:
+                    return path
         with made_folder(folder):
             for url in remote.urls:
                 host = urllib.parse.urlsplit(url).netloc
                 try:
-                    with _opened(url) as response, open_whole(path) as file:
+                    # The addresses are those of the lists above.
+                    request = urllib.request.Request(url, headers={"User-Agent": f"storebench/{__version__}"})  # noqa: S310
+                    with (
+                        urllib.request.urlopen(request, timeout=TIMEOUT_S) as response,  # noqa: S310
+                        open_whole(path) as file,
+                    ):
                         _copy(response, file, remote, progress)
                 except _FAILURES as error:
                     reasons[host] = str(getattr(error, "reason", error))
@@ -104,21 +111,12 @@ def fetch_file(remote: RemoteFile, folder: Path, progress: Progress = silent) ->
         raise from_os_error(error, path) from error
 
 
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _opened(url: str) -> Any:
-    request = urllib.request.Request(url, headers={"User-Agent": f"storebench/{__version__}"})  # noqa: S310 - our own list of URLs
-    return urllib.request.urlopen(request, timeout=TIMEOUT_S)  # noqa: S310
-
-
 def _copy(response: BinaryIO, out: BinaryIO, remote: RemoteFile, progress: Progress) -> None:
     """Write the response, and refuse what is not the published file."""
     digest, done = hashlib.sha256(), 0
-    with progress(f"fetch {remote.name}") as advance:
-        while block := _block(response):
+    # The connection may end in any way.
+    with progress(f"fetch {remote.name}") as advance, contextlib.suppress(*_FAILURES):
+        while block := response.read(1 << 18):
             out.write(block)
             digest.update(block)
             done += len(block)
@@ -127,14 +125,6 @@ def _copy(response: BinaryIO, out: BinaryIO, remote: RemoteFile, progress: Progr
         raise CorruptDataError(f"{done:,} of {remote.size:,} bytes")
     if digest.hexdigest() != remote.sha256:
         raise CorruptDataError(_OTHER)
-
-
-def _block(response: BinaryIO) -> bytes:
-    """Return the next bytes; none if the connection has ended, in whatever way."""
-    try:
-        return response.read(1 << 18)
-    except _FAILURES:
-        return b""
 
 
 _OTHER = "its SHA-256 is not the published one"

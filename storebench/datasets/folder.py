@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
 
 from storebench.datasets import images
 from storebench.datasets.base import FOLDER_PREFIX, LIST_PREFIX, Dataset, Origin, Provenance
@@ -174,7 +173,15 @@ def find_splits(path: Path, seen: ScanSnapshot) -> Splits:
     if (deep or flat) and not others:
         return _chosen(path, deep + flat, folders)
     if deep:
-        _refuse_split_or_class(path, deep[0], others[0])
+        name = deep[0]
+        if (path / name).samefile(path):
+            what = "a link back to the folder that it is in"
+            raise CorruptDataError(what, where=path / name, hint="Remove the link.")
+        raise CorruptDataError(
+            f"{name}/ has class folders of its own, and {others[0]}/ beside it has images: it may be a split or a class",
+            where=path,
+            hint=f"Name {path / name} to use it alone, move one of them, or rename {name}/ if it is a class.",
+        )
     alike = {name: match for name in (*flat, *others) if (match := _ALIKE.match(name))}
     trains = [name for name, match in alike.items() if match["train"]]
     if 0 < len(trains) < len(alike):
@@ -235,19 +242,6 @@ def _chosen(path: Path, names: Sequence[str], folders: Sequence[str]) -> Splits:
         train=path / trains[0] if trains else None,
         test=path / tests[0] if tests else None,
         beside=tuple(name for name in folders if name not in (*trains[:1], *tests[:1])),
-    )
-
-
-def _refuse_split_or_class(path: Path, name: str, other: str) -> NoReturn:
-    """Refuse a folder that holds class folders and lies beside other folders with images."""
-    if (path / name).samefile(path):
-        raise CorruptDataError(
-            "a link back to the folder that it is in", where=path / name, hint="Remove the link."
-        )
-    raise CorruptDataError(
-        f"{name}/ has class folders of its own, and {other}/ beside it has images: it may be a split or a class",
-        where=path,
-        hint=f"Name {path / name} to use it alone, move one of them, or rename {name}/ if it is a class.",
     )
 
 
@@ -424,11 +418,7 @@ def open_list(
 
 def _scan_list(path: Path, seen: ScanSnapshot) -> FoundFiles:
     seen.look(path)
-    text = read_file(path).decode("utf-8-sig", "surrogateescape")
-    lines = enumerate(text.split("\n"), start=1)
-    files = [_file(line, path, number) for number, line in lines if line.strip()]
-    if not files:
-        raise CorruptDataError("a list without a line", where=path, hint="Write one PATH LABEL per line.")
+    files = listed_files(path)
     names = tuple(map(str, range(max(label for _, label in files) + 1)))
     labels = {label for _, label in files}
     counts = Counter(os.path.normpath(name) for name, _ in files)
@@ -439,15 +429,24 @@ def _scan_list(path: Path, seen: ScanSnapshot) -> FoundFiles:
     return look_at(path.parent, files, names, source.noted(one_class, repeated if several else ""))
 
 
-def _file(line: str, where: Path, number: int) -> tuple[str, int]:
-    line = line.strip()
-    at = max(line.rfind(" "), line.rfind("\t"))
-    name, label = line[: max(at, 0)].rstrip(), line[at + 1 :]
-    is_label = re.fullmatch("[0-9]{1,9}", label) is not None and int(label) <= MOST_LABEL
-    if not (name and "\0" not in name and is_label):
-        raise CorruptDataError(
-            f"a line without a path and a label from 0 to {MOST_LABEL:,}",
-            where=f"{where}:{number}",
-            hint="Write one PATH LABEL per line, without a heading, quotes or commas.",
-        )
-    return name, int(label)
+def listed_files(path: Path) -> list[tuple[str, int]]:
+    """Return the name and label in each line of a list."""
+    files = []
+    for number, line in enumerate(
+        read_file(path).decode("utf-8-sig", "surrogateescape").split("\n"), start=1
+    ):
+        if not (line := line.strip()):
+            continue
+        at = max(line.rfind(" "), line.rfind("\t"))
+        name, label = line[: max(at, 0)].rstrip(), line[at + 1 :]
+        is_label = re.fullmatch("[0-9]{1,9}", label) is not None and int(label) <= MOST_LABEL
+        if not (name and "\0" not in name and is_label):
+            raise CorruptDataError(
+                f"a line without a path and a label from 0 to {MOST_LABEL:,}",
+                where=f"{path}:{number}",
+                hint="Write one PATH LABEL per line, without a heading, quotes or commas.",
+            )
+        files.append((name, int(label)))
+    if not files:
+        raise CorruptDataError("a list without a line", where=path, hint="Write one PATH LABEL per line.")
+    return files

@@ -12,15 +12,15 @@ from storebench.datasets.base import Dataset, DatasetInfo, Origin, Provenance
 from storebench.datasets.containers.base import Spans
 from storebench.datasets.containers.tar import name_before
 from storebench.datasets.files import ImageFiles
-from storebench.datasets.folder import TEST_FOLDERS, has_class_folders, is_left_out, open_class_folders
-from storebench.datasets.listing import Listings
-from storebench.datasets.sources import (
-    Member,
-    files_digest,
-    members,
-    open_source,
-    read_file,
+from storebench.datasets.folder import (
+    TEST_FOLDERS,
+    has_class_folders,
+    is_left_out,
+    listed_files,
+    open_class_folders,
 )
+from storebench.datasets.listing import Listings
+from storebench.datasets.sources import Member, files_digest, members, open_source
 from storebench.errors import CorruptDataError, DataNotFoundError
 from storebench.plain_text import text_of_name
 from storebench.settings.words import Split
@@ -126,17 +126,11 @@ def _validation_classes(path: Path, names: Sequence[str], classes: Sequence[str]
             hint="Put val.txt of Caffe's caffe_ilsvrc12.tar.gz there, or class folders in val/; the devkit's MATLAB file "
             "is not read.",
         )
-    text = read_file(path).decode("utf-8-sig", "surrogateescape")
-    pairs = dict(line.rsplit(maxsplit=1) for line in text.splitlines() if len(line.split()) == 2)
+    pairs = dict(listed_files(path))
     missing = next((name for name in names if name not in pairs), None)
     if missing is not None:
         raise CorruptDataError(f"has no line for {missing}", where=path)
-    try:
-        numbers = [int(pairs[name]) for name in names]
-    except ValueError as error:
-        raise CorruptDataError("holds something other than class numbers", where=path) from error
-    if not 0 <= min(numbers) <= max(numbers) < 10**6:
-        raise CorruptDataError("holds a number that is not a class from 0 to 999,999", where=path)
+    numbers = [pairs[name] for name in names]
     width = max(4, len(str(max(numbers))))
     known = classes or [f"class{number:0{width}d}" for number in range(max(numbers) + 1)]
     if max(numbers) >= len(known):

@@ -93,8 +93,10 @@ def select_readable(
         _VERSION, source.original_info.fingerprint, spec.size, spec.limit, by_class
     )
     places = range(len(source)) if isinstance(chosen, Grown) else places_in(chosen, source)
-    unreadable = None if listings is None else _kept(listings, name, source)
-    if unreadable is None:
+    unreadable: dict[int, Refusal] | None = None if listings is None else listings.get(name)
+    # Permissions and failing disks may have been fixed, which the samples' identity does not show.
+    unopened = [index for index, error in (unreadable or {}).items() if isinstance(error, DataNotFoundError)]
+    if unreadable is None or len(find_unreadable(source, unopened)) < len(unopened):
         unreadable = find_unreadable(source, places, progress)
         if listings is not None:
             listings.keep(name, unreadable)
@@ -122,11 +124,3 @@ def _readable(source: Dataset, places: Sequence[int], left_out: Sequence[Refusal
     more = f"; and {skipped - _NAMED:,} more" if skipped > _NAMED else ""
     chosen.skip_note = f"{words}: {named}{more}"
     return chosen
-
-
-def _kept(listings: Listings, name: str, source: Dataset) -> dict[int, Refusal] | None:
-    """Return the files that are known to be unreadable, by index; None if that is not known."""
-    known: dict[int, Refusal] | None = listings.get(name)
-    # Permissions and failing disks may have been fixed, which the samples' identity does not show.
-    unopened = [index for index, error in (known or {}).items() if isinstance(error, DataNotFoundError)]
-    return known if len(find_unreadable(source, unopened)) == len(unopened) else None

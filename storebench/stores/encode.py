@@ -120,7 +120,7 @@ def encode(encoder: Encoder, processes: int | None = None) -> Generator[Chunk]:
             samples += len(chunk.labels)
             payload_bytes += sum(map(len, chunk.payloads))
             yield chunk
-        most = available_processes()
+        most = min(usable_cores(), MAX_ENCODERS)
         share = sum(map(len, parts)) / max(1, samples)
         cost_s = 0.0 if encoder.in_threads else START_S + payload_bytes * share * TRANSFER_S_PER_BYTE
         processes = most if spent_s * share * (1 - 1 / most) > cost_s else 1
@@ -128,11 +128,6 @@ def encode(encoder: Encoder, processes: int | None = None) -> Generator[Chunk]:
         yield from _encode_in_pool(encoder, parts, min(processes, len(parts)))
     else:
         yield from map(encoder.chunk, parts)
-
-
-def available_processes() -> int:
-    """Return the largest number of encoders for this process: its cores, but no more than memory allows."""
-    return min(usable_cores(), MAX_ENCODERS)
 
 
 def _encode_in_pool(encoder: Encoder, parts: deque[range], processes: int) -> Iterator[Chunk]:

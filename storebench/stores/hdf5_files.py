@@ -15,7 +15,7 @@ import h5py
 import numpy as np
 
 from storebench.datasets.containers.base import listed
-from storebench.datasets.containers.hdf5 import layout_of, open_hdf5, reading
+from storebench.datasets.containers.hdf5 import elsewhere, filters_of, layout_of, open_hdf5, reading
 from storebench.formats.hdf5.chunks import chunks_of_sample, diagnose_dataset
 from storebench.stores.random_reads import (
     Candidate,
@@ -189,7 +189,7 @@ def _rows_or_ranges(
     part = SampleSet(name=data.name, samples=data.shape[0], layout=_layout(opened))
     if data.item_bytes is None:
         advice = f"a read follows a reference to the value; to spare it, {_PACK}"
-        if _filters(opened):
+        if filters_of(opened):
             advice = f"HDF5 compresses the references only, not the values of varying length; {advice}"
         layout = f"{data.kind}, each in HDF5's heap behind a reference; the references {part.layout}"
         part = replace(part, layout=layout, advice=advice)
@@ -272,34 +272,29 @@ def _settings(source: Source, folder: Path) -> Iterator[Setting]:
         filters["shuffle"] = data.shuffle or None
     now = replace(source, value=_shape(chunks or ()))
     if varying and rows.ndim == 1:
-        packed = _packed(rows, source, folder / "packed.h5")
+        values = [row if isinstance(row, bytes) else np.asarray(row).tobytes() for row in rows]
+        ends = np.cumsum([0, *map(len, values)]).tolist()
+        content, keys = np.frombuffer(b"".join(values), np.uint8), list(map(slice, ends, ends[1:]))
+        packed = _copied(content, source, folder / "packed.h5", "bytes, and offsets", keys)
         yield Setting(name="values of the writer", now=replace(now, value="varying length"), tried=packed)
     elif chunks and chunks != single:
-        before, now = (
-            now,
-            _copied(rows, source, folder / "chunks.h5", _shape(single), chunks=single, **filters),
-        )
-        yield Setting(name="chunks of the writer", now=before, tried=now)
+        chunked = _copied(rows, source, folder / "chunks.h5", _shape(single), chunks=single, **filters)
+        yield Setting(name="chunks of the writer", now=now, tried=chunked)
+        now = chunked
     if compression and not varying:
         plain = _copied(rows, source, folder / "plain.h5", "none", chunks=single)
         yield Setting(name="filter of the writer", now=replace(now, value=compression), tried=plain)
     yield from in_batches(source, BATCH)
 
 
-def _copied(rows: Any, source: Source, copy: Path, value: str, **options: Any) -> Source:
+def _copied(
+    rows: Any, source: Source, copy: Path, value: str, keys: Sequence[Any] = (), **options: Any
+) -> Source:
+    """Write a data set, and return the source of its rows, or of the samples at some `keys` of it."""
     with h5py.File(copy, "w") as file:
         file.create_dataset("rows", data=rows, **options)
-    items = [("rows", row) for row in drawn(range(len(rows)), len(rows))]
-    return replace(source, value=value, path=copy, open=partial(_reads, copy), items=items)
-
-
-def _packed(rows: Any, source: Source, copy: Path) -> Source:
-    values = [row if isinstance(row, bytes) else np.asarray(row).tobytes() for row in rows]
-    ends = np.cumsum([0, *map(len, values)]).tolist()
-    with h5py.File(copy, "w") as file:
-        file["bytes"] = np.frombuffer(b"".join(values), np.uint8)
-    items = [("bytes", slice(*ends[row : row + 2])) for row in drawn(range(len(values)), len(values))]
-    value = "bytes, and offsets"
+    samples = keys or range(len(rows))
+    items = [("rows", key) for key in drawn(samples, len(samples))]
     return replace(source, value=value, path=copy, open=partial(_reads, copy), items=items)
 
 
@@ -330,12 +325,12 @@ def _reads(path: Path) -> Iterator[Prepare]:
 
 def _unreadable(opened: Any) -> str:
     """Return the reason why a data set is not read, or ""."""
-    if opened.external or opened.is_virtual:
+    if elsewhere(opened):
         return "its data is in other files"
     chunk = math.prod(opened.chunks or ()) * opened.dtype.itemsize
     if chunk > MOST_CHUNK_BYTES:
         return f"a chunk has {chunk / 1e6:,.0f} MB, and a read needs it as a whole"
-    for code, name in _filters(opened):
+    for code, name in filters_of(opened):
         if not h5py.h5z.filter_avail(code):
             return (
                 f"its filter {name or code} is not available here; "
@@ -347,18 +342,12 @@ def _unreadable(opened: Any) -> str:
 def _layout(opened: Any) -> str:
     if not opened.chunks:
         if opened.external or opened.is_virtual:
-            return "in other files"
+            return "in other files" if elsewhere(opened) else "a virtual data set"
         return "contiguous" if opened.id.get_offset() is not None else "in the header, or not written yet"
     filters = opened.compression or ""
     if filters in ("", "unknown"):
-        filters = " and ".join(name or str(code) for code, name in _filters(opened)) or "not compressed"
+        filters = " and ".join(name or str(code) for code, name in filters_of(opened)) or "not compressed"
     return f"chunks of {'x'.join(map(str, opened.chunks))}, {filters}"
-
-
-def _filters(opened: Any) -> list[tuple[int, str]]:
-    created = opened.id.get_create_plist()
-    filters = [created.get_filter(place) for place in range(created.get_nfilters())]
-    return [(code, name.decode(errors="replace")) for code, _, _, name in filters]
 
 
 def _touched(opened: Any, sample: int) -> float:
@@ -379,7 +368,7 @@ def _touched(opened: Any, sample: int) -> float:
 def _is_read_in_parts(opened: Any) -> bool:
     """Return whether HDF5 reads parts of chunks: those that are not filtered, and too large for its cache."""
     _, cache_bytes, _ = opened.id.get_access_plist().get_chunk_cache()
-    return math.prod(opened.chunks) * opened.dtype.itemsize > cache_bytes and not _filters(opened)
+    return math.prod(opened.chunks) * opened.dtype.itemsize > cache_bytes and not filters_of(opened)
 
 
 def _chunk_advice(path: Path, name: str, opened: Any, sample: int) -> str | None:

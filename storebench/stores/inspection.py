@@ -52,9 +52,12 @@ def inspect(path: Path, *, database: str | None = None, samples: int = SAMPLES) 
         raise DataNotFoundError("no permission to read it", where=error.filename or path) from error
     if kind != "LMDB" and database is not None:
         raise UsageError(f"{kind} has no named databases", where=place, hint="Leave out --database.")
-    work = partial(_inspect, place, kind, database, samples)
+    work = partial(_findings, place, kind, database, samples)
     doing = f"reading it as {kind}"
-    return run_isolated(work, doing=doing, where=place, limit_s=LIMIT_S, memory_bytes=MEMORY_BYTES)
+    try:
+        return run_isolated(work, doing=doing, where=place, limit_s=LIMIT_S, memory_bytes=MEMORY_BYTES)
+    except OSError as error:
+        raise CorruptDataError(f"it cannot be read ({error.strerror or error})", where=place) from error
 
 
 def _kind_of(path: Path) -> tuple[Path, str]:
@@ -73,14 +76,6 @@ def _kind_of(path: Path) -> tuple[Path, str]:
     if kind.words in _FORMATS:
         get_format(_FORMATS[kind.words])  # its error says how to install a missing library
     return file, kind.words
-
-
-def _inspect(path: Path, kind: str, database: str | None, samples: int) -> Inspection:
-    """Return the findings; an error of the kernel while reading is the one line for a file that cannot be read."""
-    try:
-        return _findings(path, kind, database, samples)
-    except OSError as error:
-        raise CorruptDataError(f"it cannot be read ({error.strerror or error})", where=path) from error
 
 
 def _findings(path: Path, kind: str, database: str | None, samples: int) -> Inspection:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from storebench.datasets.containers.pixels import is_pickle
 from storebench.probes.page_cache import ask_to_evict, cache_facts, evict, resident
 from storebench.probes.page_count import PAGE_BYTES
 from storebench.record.schema import CacheVerdict
@@ -299,6 +300,6 @@ def _content_of(value: bytes) -> str:
             return name
     start = value[:64]
     inner = next((name for name in ("JPEG", "PNG", "WebP") if re.search(_MAGIC[name], start, re.DOTALL)), "")
-    if value[:1] == b"\x80" and value[1:2] in (b"\2", b"\3", b"\4", b"\5") and value[-1:] == b".":
+    if is_pickle(value):
         return f"pickled {inner}" if inner else "pickled"
     return f"a record with {inner}" if inner else ""

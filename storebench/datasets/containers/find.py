@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storebench.datasets.containers.base import Asked, Container
-from storebench.datasets.containers.crc32c import crc32c, masked
+from storebench.datasets.containers.crc32c import masked
 from storebench.datasets.folder import (
     TEST_FOLDERS,
     TRAIN_FOLDERS,
@@ -69,7 +69,7 @@ KINDS = (
     Kind("LMDB", "lmdb:LmdbRecords", _starts(rb".{16}\xde\xc0\xef\xbe"), several=False),
     Kind("HDF5", "hdf5:Hdf5Arrays", _starts(_HDF5), several=False),
     Kind("MDS", "mds:MdsShards", _starts(rb'\s*\{.*"shards"'), several=False),
-    Kind("TFRecord", "tfrecord:TfRecords", lambda start: masked(crc32c(start[:8])) == start[8:12]),
+    Kind("TFRecord", "tfrecord:TfRecords", lambda start: masked(start[:8]) == start[8:12]),
 )
 
 

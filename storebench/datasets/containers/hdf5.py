@@ -96,20 +96,20 @@ def _arrays(file: Any) -> dict[str, Any]:
         if item is None:
             arrays[name] = f"a link to {link.path if isinstance(link, h5py.SoftLink) else link.filename}"
         elif isinstance(item, h5py.Dataset) and item.shape and not name.startswith(_CELLS):
-            arrays[name] = _elsewhere(item, file) or item
+            arrays[name] = elsewhere(item) or item
         return True if len(arrays) >= _MOST_ARRAYS else None
 
     file.visititems_links(visit)
     return arrays
 
 
-def _elsewhere(data: Any, file: Any) -> str:
+def elsewhere(data: Any) -> str:
     """Return what an array is whose values are not all in its file; "" if they are."""
     if data.external:
         return f"in the file {data.external[0][0]}"
     parts = data.virtual_sources() if data.is_virtual else []
-    here = (".", posixpath.basename(file.filename))
-    others = [part for part in parts if part.file_name not in here or part.dset_name not in file]
+    here = (".", posixpath.basename(data.file.filename))
+    others = [part for part in parts if part.file_name not in here or part.dset_name not in data.file]
     mapped = sum(part.vspace.get_select_npoints() for part in parts)
     if not others and (not parts or mapped >= data.size):
         return ""
@@ -128,16 +128,22 @@ def _checked(name: str, arrays: dict[str, Any], path: Path) -> Any:
         hint = "Copy its values into one array of this file."
         raise CorruptDataError(f"{name} is {data}, which is not read", where=path, hint=hint)
     sources = [data.file[part.dset_name] for part in data.virtual_sources()] if data.is_virtual else [data]
-    for settings in (source.id.get_create_plist() for source in sources):
-        for code in (settings.get_filter(number)[0] for number in range(settings.get_nfilters())):
-            if not h5py.h5z.filter_avail(code):
-                what = f"{name} needs the filter {code} of HDF5 ({_FILTERS.get(code, 'unknown')}), which is not installed"
-                raise MissingDependencyError(what, where=path, hint="Run: pip install hdf5plugin.")
+    for code in (code for source in sources for code, _ in filters_of(source)):
+        if not h5py.h5z.filter_avail(code):
+            what = f"{name} needs the filter {code} of HDF5 ({_FILTERS.get(code, 'unknown')}), which is not installed"
+            raise MissingDependencyError(what, where=path, hint="Run: pip install hdf5plugin.")
     kind = data.attrs.get(_MATLAB, b"")
     if "MATLAB_object_decode" in data.attrs or kind in (b"cell", b"char"):
         what = f"{name} is a {kind.decode()} of MATLAB, which is not read"
         raise CorruptDataError(what, where=path, hint="Save it as an array of numbers.")
     return data
+
+
+def filters_of(data: Any) -> list[tuple[int, str]]:
+    """Return the numbers and names of the filters of a data set."""
+    created = data.id.get_create_plist()
+    filters = [created.get_filter(place) for place in range(created.get_nfilters())]
+    return [(code, name.decode(errors="replace")) for code, _, _, name in filters]
 
 
 def _layouts(data: Any, count: int | None) -> list[str]:

@@ -3,13 +3,13 @@
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import numpy as np
 
 from storebench.datasets.base import Image
 from storebench.datasets.containers.base import Labels, Ranges, Spans, cut_short
-from storebench.datasets.containers.crc32c import crc32c, masked
+from storebench.datasets.containers.crc32c import masked
 from storebench.datasets.containers.pixels import image_or_pixels
 from storebench.datasets.containers.protobuf import messages, read_varint, signed, wire_fields
 from storebench.datasets.sources import open_source
@@ -35,7 +35,7 @@ class TfRecords(Ranges):
         self.image, self.label = "", ""
         for shard, path in enumerate(self.files):
             with open_source(path) as stream:
-                for offset, record in _records(stream, path):
+                for offset, record in records(stream, path, checked=False):
                     where = f"{path}: sample at byte {offset:,}"
                     example = _parsed(record, where)
                     self.image = self.image or self.image_field(example, path)
@@ -49,8 +49,8 @@ class TfRecords(Ranges):
     def read(self, index: int) -> bytes | Image:
         content, where = self.spans.read(index, behind=_CHECKSUM_BYTES), self.locate(index)
         record = memoryview(content)[:-_CHECKSUM_BYTES]
-        if masked(crc32c(record)) != content[-_CHECKSUM_BYTES:]:
-            raise CorruptDataError("its checksum is wrong", where=where, hint=COPY_AGAIN)
+        if masked(record) != content[-_CHECKSUM_BYTES:]:
+            raise wrong_checksum(where)
         return self.image_of(record, where)
 
     def image_of(self, record: memoryview, where: str) -> bytes | Image:
@@ -63,20 +63,27 @@ class TfRecords(Ranges):
         return image_or_pixels(image, where, sides)
 
 
-def _records(stream: BinaryIO, path: Path) -> Iterator[tuple[int, memoryview]]:
-    """Yield the offset and content of each record; the length is checked here, the content when a sample is read."""
+def records(stream: IO[bytes], path: Path, *, checked: bool = True) -> Iterator[tuple[int, memoryview]]:
+    """Yield the offset and content of each record; the length is checked in any case."""
     at = 0
     while header := stream.read(_HEADER_BYTES):
         if len(header) < _HEADER_BYTES:
             raise cut_short(path, at)
         size = int.from_bytes(header[:8], "little")
-        if masked(crc32c(header[:8])) != header[8:] or size > MOST_RECORD_BYTES:
+        if masked(header[:8]) != header[8:] or size > MOST_RECORD_BYTES:
             raise CorruptDataError(f"no record begins at byte {at:,}", where=path, hint=COPY_AGAIN)
         content = stream.read(size + _CHECKSUM_BYTES)
         if len(content) < size + _CHECKSUM_BYTES:
             raise cut_short(path, at)
-        yield at + _HEADER_BYTES, memoryview(content)[:size]
+        record = memoryview(content)[:size]
+        if checked and masked(record) != content[size:]:
+            raise wrong_checksum(f"{path}: record at byte {at:,}")
+        yield at + _HEADER_BYTES, record
         at += _HEADER_BYTES + size + _CHECKSUM_BYTES
+
+
+def wrong_checksum(where: str) -> CorruptDataError:
+    return CorruptDataError("its checksum is wrong", where=where, hint=COPY_AGAIN)
 
 
 def _parsed(record: memoryview, where: str) -> dict[str, list[Any]]:

@@ -13,14 +13,14 @@ from storebench.datasets.base import Dataset, Image
 from storebench.datasets.containers.base import Container
 from storebench.datasets.containers.dataset import in_place
 from storebench.datasets.containers.tar import TarShards
-from storebench.datasets.containers.tfrecord import TfRecords
+from storebench.datasets.containers.tfrecord import TfRecords, records
 from storebench.errors import UsageError
 from storebench.formats.base import Format, FormatInfo, ReaderInfo, Traits, Writer
 from storebench.formats.common import damaged, load_integers, save_array, sync_folder
 from storebench.formats.options import Options
 from storebench.formats.peers.rows import LABELS_FILE, Row, RowsReader
 from storebench.formats.peers.stream import SHARDS_FILE, Numbered, StreamReader
-from storebench.formats.peers.tfrecord import TfRecordReader, records_of
+from storebench.formats.peers.tfrecord import TfRecordReader
 from storebench.formats.peers.webdataset import WebDatasetReader
 from storebench.formats.reader import Seed
 from storebench.formats.registry import get_format, is_installed
@@ -154,8 +154,8 @@ class TfRecordStream(ContainerStream, TfRecordReader):
     def _images(self, path: Path, file: IO[bytes]) -> Iterator[Row]:
         container = container_of(self.store)
         assert isinstance(container, TfRecords)
-        for at, record in enumerate(records_of(file, path)):
-            yield _payload(container.image_of(memoryview(record), f"{path}: record {at}"))
+        for offset, record in records(file, path):
+            yield _payload(container.image_of(record, f"{path}: sample at byte {offset:,}"))
 
 
 def _kind_of(store: Path) -> type[ContainerStream]:

@@ -15,7 +15,7 @@ def pack_example(payload: bytes, label: int) -> bytes:
     return _field(1, features)
 
 
-def image_of(record: bytes) -> memoryview:
+def image_of(record: bytes | memoryview) -> memoryview:
     """Return the bytes of the feature ``image`` of an Example; raise `ValueError` if it has none."""
     for features in messages(memoryview(record), 1):
         for entry in messages(features, 1):

@@ -133,8 +133,11 @@ class RowsReader(Reader):
 
     def _close(self) -> None:
         self.opened.close()
-        until = time.monotonic() + 0.2
-        while self.releases_late and _uses(self.store) and time.monotonic() < until:
+        until, folder = time.monotonic() + 0.2, self.store.resolve()
+        while self.releases_late and time.monotonic() < until:
+            opened = psutil.Process().open_files()
+            if not _mapped(folder) and not any(Path(file.path).is_relative_to(folder) for file in opened):
+                break
             time.sleep(0.001)
 
     def hold(self, name: str) -> None:
@@ -146,11 +149,6 @@ def _mapped(folder: Path) -> list[str]:
     """Return the ranges of addresses at which this process has files of the folder mapped."""
     maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape")
     return [line.split()[0] for line in maps.splitlines() if f" {folder.resolve()}/" in line]
-
-
-def _uses(folder: Path) -> bool:
-    opened = psutil.Process().open_files()
-    return bool(_mapped(folder)) or any(Path(file.path).is_relative_to(folder.resolve()) for file in opened)
 
 
 def forget_mapped(folder: Path) -> None:

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import IO
 
 from storebench.datasets.containers.crc32c import masked
+from storebench.datasets.containers.tfrecord import records
+from storebench.errors import CorruptDataError
 from storebench.formats.base import FormatInfo, ReaderInfo, Traits
 from storebench.formats.common import damaged
 from storebench.formats.peers.example import image_of, pack_example
@@ -14,42 +16,13 @@ from storebench.formats.peers.stream import SHARD_BYTES, Numbered, ShardsWriter,
 from storebench.formats.reader import EVERY_SERVER, Seed
 
 READ_BYTES = 8 << 20
-_HEAD_BYTES = 12  # length, masked CRC-32C of the length
-
-
-def masked_crc(content: bytes | memoryview) -> bytes:
-    """Return the checksum of TFRecord, by a library: `crc32c` without one takes fifty times as long."""
-    from google_crc32c import value
-
-    return masked(int(value(bytes(content))))
-
-
-def records(path: Path) -> Iterator[bytes]:
-    """Yield the records of a file, each with a checked length and checksum."""
-    with path.open("rb", READ_BYTES) as file:
-        yield from records_of(file, path)
-
-
-def records_of(file: IO[bytes], path: Path) -> Iterator[bytes]:
-    """Yield the records of a file that is open, or of a copy of it."""
-    size = path.stat().st_size
-    while head := file.read(_HEAD_BYTES):
-        if len(head) < _HEAD_BYTES or masked_crc(head[:8]) != head[8:]:
-            raise damaged("the length of a record is damaged", path)
-        length = int.from_bytes(head[:8], "little")
-        if length > size:
-            raise damaged("a record ends beyond the file", path)
-        record, tail = file.read(length), file.read(4)
-        if masked_crc(record) != tail:
-            raise damaged("the checksum of a record is wrong", path)
-        yield record
 
 
 def write_record(file: IO[bytes], record: bytes) -> None:
     """Append one record with its length and checksums."""
     length = len(record).to_bytes(8, "little")
-    file.write(length + masked_crc(length) + record)
-    file.write(masked_crc(record))
+    file.write(length + masked(length) + record)
+    file.write(masked(record))
 
 
 class TfRecordWriter(ShardsWriter):
@@ -109,7 +82,10 @@ class TfRecordReader(StreamReader):
         return numbered if seed is None else self.shuffled(numbered, self.options.buffer, seed)
 
     def _images(self, path: Path, file: IO[bytes]) -> Iterator[Row]:
-        return map(image_of, records_of(file, path))
+        try:
+            yield from (image_of(record) for _, record in records(file, path))
+        except CorruptDataError as error:
+            raise damaged(error.what, path) from error
 
 
 class TfRecordFormat(PeerFormat):

@@ -15,7 +15,6 @@ import pytest
 
 from storebench.datasets import Dataset, DatasetSpec, open_dataset
 from storebench.datasets.containers import is_container
-from storebench.datasets.containers.crc32c import crc32c
 from storebench.datasets.containers.protobuf import signed, wire_fields
 from storebench.datasets.listing import Listings
 from storebench.errors import (
@@ -460,10 +459,3 @@ def test_damaged_images_are_left_out_as_asked(samples: list[Sample], tmp_path: P
     kept = opened(text, skip_unreadable=True)
     assert [kept.original(index) for index in range(len(kept))] == samples
     assert kept.info.provenance.skipped_files == 1
-
-
-# Messages and checksums.
-
-
-def test_the_checksum_of_the_standard() -> None:
-    assert crc32c(b"123456789") == 0xE3069283
