@@ -119,7 +119,7 @@ def test_every_command_reports_four_of_five(tmp_path: Path, cli: Cli) -> None:
     assert "device_read_bytes" in checked.stdout
     assert [finding["of_replicate"] for finding in json.loads(listed.stdout)] == [True]
     content = write_report(tmp_path / "run", tmp_path / "report").content
-    assert any("4 of 5 replicates held" in line for line in content.caveats)
+    assert any("4 of 5 replicates held" in line for line in content.answer.lines)
     assert [len(cell.sound) for cell in sorted(content.cells, key=lambda cell: cell.backend)] == [5, 4]
 
 
