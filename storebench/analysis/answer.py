@@ -135,7 +135,7 @@ def decide(
         if not equal:
             return told(f"use {loses}", best, taken=True)
         is_open = any(choice.verdict is Verdict.UNDECIDED for choice in equal)
-        return told(f"undecided at equal augmentation; {loses}" if is_open else f"keep {name}; {loses}", best)
+        return told(f"equal augmentation undecided; {loses}" if is_open else f"keep {name}; {loses}", best)
     if all(choice.verdict in _DECIDED for choice in others):
         return told(f"keep {name}: no other store {verb}s more than 10% faster.", fastest)
     if nearest is None or nearest.times <= 1:

@@ -87,7 +87,7 @@ def put_content(content: "Content", stores: Path | None = None) -> None:
     requests = content.more("requests")
     noted = [(table, table.notes) for table in (*content.more("order"), *requests)]
     plain_ones = [(table, ()) for table in (overview, *content.feeding[:1])]
-    for table, notes in ((told.table, told.lines), *plain_ones, *noted):
+    for table, notes in ((told.table if chose_itself else None, told.lines), *plain_ones, *noted):
         if table is not None:
             put("")
             write_out(drawn(table))

@@ -744,8 +744,7 @@ class Record:
     timed_samples: int = 0  # Samples of the timed steps.
     timed_steps: int = 0
     timed_s: float = 0.0  # Wall time from the first timed step to the last.
-    samples_per_s: float | None = 0.0
-    """`timed_samples` over `timed_s`; null in a record that failed, as all rates and shares."""
+    samples_per_s: float | None = 0.0  # `timed_samples` over `timed_s`; null in a failed record.
     payload_bytes: int = 0
     payload_bytes_per_s: float | None = 0.0  # Payload bytes over wall time.
     data_wait_s: float = 0.0  # Sum of the waits for data.

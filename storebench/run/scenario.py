@@ -221,7 +221,7 @@ def read_table(
     except (CorruptDataError, OSError, UnicodeDecodeError) as error:
         strange = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         reason = error.what if isinstance(error, CorruptDataError) else strange
-        hint = f"Name a {what} file."
+        hint = f"Name a {what} file; 'storebench scenarios' lists those that are there."
         raise ScenarioError(f"the {what} cannot be read ({reason})", where=path, hint=hint) from None
     raw = kept(parse_toml(text, path))
     try:

@@ -53,7 +53,7 @@ def test_it_ends_with_what_to_do_and_a_row_per_choice(answered: tuple[Path, Comp
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert len(lines) <= 25
-    assert lines[0].startswith("Undecided after 2 rounds")
+    assert "undecided after 2 rounds" in lines[0].lower()
     assert any(line.strip().startswith("your files ") for line in lines)
     assert any("raw pixels" in line for line in lines)
     for label in ("Cost: ", "Workers: ", "Memory: ", "First batch: "):
@@ -127,7 +127,7 @@ def test_photographs_are_stored_as_they_are_and_as_squares(
     sizes = sum(path.stat().st_size for path in photos.rglob("*.*") if path.is_file())
     assert by["original"]["store"]["payload_bytes"] == sizes
     lines = done.stdout.splitlines()
-    assert lines[0].startswith("Undecided after 1 round")  # one round tells nothing
+    assert "undecided after 1 round" in lines[0].lower()  # one round tells nothing
     files = next(line for line in lines if line.strip().startswith("your files "))
     counted = by["original"]["counters"]
     cpu_s = (counted["cpu_user_s"] + counted["cpu_system_s"]) / by["original"]["samples"]
