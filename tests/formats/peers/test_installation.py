@@ -61,11 +61,13 @@ def test_listing_imports_none_of_the_libraries() -> None:
 
 def test_every_library_is_in_an_extra() -> None:
     project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
-    named = " ".join(word for extra in project["optional-dependencies"].values() for word in extra)
+    extras = project["optional-dependencies"].values()
+    named = " ".join([*project["dependencies"], *(word for extra in extras for word in extra)])
     wanted = {
         word for entry in PEERS.values() for word in str(entry.install).removeprefix("pip install ").split()
     }
     assert wanted
+    wanted -= sys.stdlib_module_names
     assert [word for word in wanted if word.strip("'").split("[")[0] not in named] == []
 
 
