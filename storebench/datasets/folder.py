@@ -139,11 +139,7 @@ TEST_FOLDERS = ("val", "valid", "test", "testing", "validation")
 TRAIN_FOLDERS = ("train", "training")
 _WORDS = "|".join((*TRAIN_FOLDERS, *TEST_FOLDERS))
 _NAME = re.compile(rf"({_WORDS})([ _-]?(set|images|data))?", re.IGNORECASE | re.ASCII)
-_OTHERS = "|".join((*TEST_FOLDERS, "eval", "dev", "unlabell?ed"))
-_ALIKE = re.compile(
-    rf"(?:.*[ _-])?(?:(?P<train>(?i:{'|'.join(TRAIN_FOLDERS)}))|(?i:{_OTHERS}))(?![a-z])", re.ASCII
-)
-"""Names with the word of a split at their begin or behind a separator."""
+_ALIKE = re.compile(rf"(?<![A-Za-z])(?i:{_WORDS}|eval|dev|unlabell?ed)(?![a-z])", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,9 +178,9 @@ def find_splits(path: Path, seen: ScanSnapshot) -> Splits:
             where=path,
             hint=f"Name {path / name} to use it alone, move one of them, or rename {name}/ if it is a class.",
         )
-    alike = {name: match for name in (*flat, *others) if (match := _ALIKE.match(name))}
-    trains = [name for name, match in alike.items() if match["train"]]
-    if 0 < len(trains) < len(alike):
+    alike = [name for name in (*flat, *others) if like_split(name)]
+    if mixes_splits(alike):
+        trains = [name for name in alike if split_of(like_split(name)) == Split.TRAIN]
         test = next(name for name in alike if name not in trains)
         raise CorruptDataError(
             f"{trains[0]}/ and {test}/ look like splits, not classes, and it is not clear which",
@@ -197,6 +193,18 @@ def find_splits(path: Path, seen: ScanSnapshot) -> Splits:
 def are_both(names: Iterable[str]) -> bool:
     """Return whether some names are those of a train split and others those of a test split."""
     return {Split.TRAIN, Split.TEST} <= {split_of(name) for name in names}
+
+
+def like_split(name: str) -> str:
+    """Return the word for a split at the begin of a name or behind a separator, in small letters; "" without one."""
+    match = _ALIKE.search(name)
+    return match[0].lower() if match else ""
+
+
+def mixes_splits(names: Iterable[str]) -> bool:
+    """Return whether some names are like that of a train split, and others like that of another one."""
+    splits = {split_of(word) for word in map(like_split, names) if word}
+    return Split.TRAIN in splits and len(splits) > 1
 
 
 def has_class_folders(root: Path, seen: ScanSnapshot | None = None) -> bool:

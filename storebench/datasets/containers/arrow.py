@@ -25,6 +25,8 @@ reading = partial(
 )
 BATCH_ROWS = 32  # rows of Parquet that are decoded at a time: enough that a call costs little for each
 OPEN_FILES = 16
+_PARQUET, _ARROW = b"PAR1", b"ARROW1"  # the first and last bytes of a file
+_MOST_INDEX_BYTES = 16 << 20  # of the pages of a Parquet file, between its rows and its footer
 _BYTES = "bytes"  # the part of Hugging Face's image that holds the file
 
 
@@ -157,14 +159,15 @@ class ParquetRows(Rows):
         with pq.ParquetFile(path) as file:
             about = file.metadata
             groups = list(map(about.row_group, range(about.num_row_groups)))
+            end = len(_PARQUET)
             for last in (group.column(about.num_columns - 1) for group in groups[-1:]):
                 end = (last.dictionary_page_offset or last.data_page_offset) + last.total_compressed_size
-                begin = path.stat().st_size - end - about.serialized_size - 8
-                if (
-                    begin > 0 and read_at(path, begin - 4, 8) == b"PAR1PAR1"
-                ):  # places are those of the second one
-                    what = f"two files in one, the second from byte {begin:,}"
-                    raise CorruptDataError(what, where=path, hint="Name the files that were joined.")
+            # All before the footer of a second file, whose places are counted from its own begin.
+            before = path.stat().st_size - about.serialized_size - 8 - end
+            begin = max(0, before - _MOST_INDEX_BYTES)
+            joint = read_at(path, begin, before + 4 - begin).rfind(2 * _PARQUET) if before > 0 else -1
+            if joint >= 0:
+                raise _two_in_one(path, begin + joint + len(_PARQUET))
             return file.schema_arrow, [group.num_rows for group in groups]
 
     def batches(self, path: Path, number: int, column: str) -> Iterator[pa.RecordBatch]:
@@ -177,10 +180,13 @@ class ArrowRows(Rows):
         return {path: list(record_batches(path)) for path in self.files}
 
     def layout(self, path: Path) -> tuple[pa.Schema, list[int]]:
-        for batch in record_batches(path):
-            batch.validate(full=True)  # the library itself trusts the offsets in a file
         with pa.memory_map(str(path)) as source:
-            return _opened(source).schema, list(map(len, self.handle[path]))
+            reader = _opened(source)
+            if isinstance(reader, pa.RecordBatchFileReader):
+                _refuse_two(source, path)
+            for batch in self.handle[path]:
+                batch.validate(full=True)  # the library itself trusts the offsets in a file
+            return reader.schema, list(map(len, self.handle[path]))
 
     def batches(self, path: Path, number: int, column: str) -> Iterator[pa.RecordBatch]:
         yield self.handle[path][number].select([column])
@@ -199,12 +205,31 @@ def record_batches(path: Path) -> Iterator[pa.RecordBatch]:
             yield from (reader.get_batch(number) for number in range(reader.num_record_batches))
         else:
             yield from reader
-            while source.tell() < source.size():  # another stream behind the end of this one
+            while (end := source.tell()) < source.size():  # another stream behind the end of this one
+                if source.read_at(len(_ARROW), end) == _ARROW:
+                    raise _two_in_one(path, end)
                 yield from pa.ipc.open_stream(source)
 
 
+def _refuse_two(source: pa.NativeFile, path: Path) -> None:
+    """Refuse a file whose messages end long before its footer, which is that of a file behind it."""
+    with suppress(pa.ArrowException, StopIteration):  # not every library ends the messages of a file
+        source.seek(8)
+        messages = pa.ipc.MessageReader.open_stream(source)
+        while True:
+            messages.read_next_message()
+    tail = source.read_at(min(_MOST_INDEX_BYTES, source.size() - source.tell()), source.tell())
+    if (joint := tail.find(2 * _ARROW)) >= 0:
+        raise _two_in_one(path, source.tell() + joint + len(_ARROW))
+
+
+def _two_in_one(path: Path, begin: int) -> CorruptDataError:
+    what = f"two files in one, the second from byte {begin:,}"
+    return CorruptDataError(what, where=path, hint="Name the files that were joined.")
+
+
 def _opened(source: pa.NativeFile) -> pa.RecordBatchStreamReader | pa.RecordBatchFileReader:
-    is_file = source.read(6) == b"ARROW1"
+    is_file = source.read(len(_ARROW)) == _ARROW
     source.seek(0)
     return pa.ipc.open_file(source) if is_file else pa.ipc.open_stream(source)
 

@@ -30,6 +30,8 @@ def open_container(
         train = scanned(find_container(text, Split.TRAIN), listings).classes.names
         container.classes = container.classes.among(train, container.files[0])
     classes, notes = container.classes, [*container.notes]
+    if place.beside:
+        notes.append(f"beside the splits, {listed(place.beside)} left out")
     if place.caches:
         notes.append(f"{number_of(place.caches, 'cache file')} beside the data left out")
     labelled = np.flatnonzero(classes.labels >= 0)

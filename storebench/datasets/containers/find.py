@@ -18,6 +18,7 @@ from storebench.datasets.folder import (
     TRAIN_FOLDERS,
     are_both,
     is_left_out,
+    like_split,
     split_of,
     split_word,
 )
@@ -97,7 +98,6 @@ _CACHES = re.compile(r"cache-.*\.arrow|tmp[a-z0-9_]{8}|.*\.incomplete")
 
 _BRACES = re.compile(r"\{(?:(\d+)\.\.(\d+)|([^{}]*,[^{}]*))\}")
 _PATTERN = re.compile(rf"[*?\[]|::|{_BRACES.pattern}")
-_SPLIT = re.compile(rf"(?<![a-z])({'|'.join(TRAIN_FOLDERS + TEST_FOLDERS)})(?![a-z])", re.IGNORECASE)
 
 
 def divided(text: str) -> tuple[str, Asked]:
@@ -158,11 +158,11 @@ def find_container(text: str, split: Split) -> Container:
     """Return the container at a path, whose samples are not looked at yet."""
     path, asked = divided(text)
     place = Path(path)
-    files = _in_folder(place, split) if place.is_dir() else _of_split(_files_named(path), split, place)
+    look = _in_folder(place, split) if place.is_dir() else _of_split(_files_named(path), split, place)
+    files, beside = look
     if not files:
         what, hint = f"no file is {known_kinds()} by its content", "Name a file or a folder of it."
         raise DataNotFoundError(what, where=place, hint=hint)
-    files = [file for file in files if not _CACHES.fullmatch(file.name)] or files
     kinds = [kind_of(file) for file in files]
     first = next((kind for kind in kinds if kind is not None and kind.target), None)
     for file, kind in zip(files, kinds, strict=True):
@@ -186,6 +186,7 @@ def find_container(text: str, split: Split) -> Container:
         what, hint = f"{first.words} needs the package {error.name}", f"Run: {install_line(str(error.name))}."
         raise MissingDependencyError(what, where=place, hint=hint) from error
     container: Container = found(first.words, [file.absolute() for file in files], asked)
+    container.beside = beside
     if first.words == "Arrow":
         names = {name for folder in {file.parent for file in files} for name in os.listdir(folder)}  # noqa: PTH208 - names only
         container.caches = len(list(filter(_CACHES.fullmatch, names - {file.name for file in files})))
@@ -206,20 +207,21 @@ def kind_of(path: Path) -> Kind | None:
     return next((kind for kind in (*KINDS, *_UNREAD) if kind.begins(start)), None)
 
 
-def _in_folder(folder: Path, split: Split) -> list[Path]:
-    """Return the containers in a folder; other files in it are not read."""
+def _in_folder(folder: Path, split: Split) -> tuple[list[Path], list[str]]:
+    """Return the containers in a folder, and what is left out beside its splits; other files in it are not read."""
     try:
         names = sorted(name for name in os.listdir(folder) if not is_left_out(name))  # noqa: PTH208 - names only
     except OSError as error:
         raise unreadable(folder, error) from error
     if STATE in names:
         names = _saved(folder / STATE, names)
-    below = [folder / name for name in names if split_of(name) is not None and (folder / name).is_dir()]
-    if below:
-        of_split = _named(below, [split_word(path.name) for path in below], split)
+    if any(split_of(name) is not None and (folder / name).is_dir() for name in names):
+        below = [path for path in map(folder.joinpath, names) if path.is_dir()]
+        of_split, beside = _named(below, [split_word(path.name) for path in below], split)
         if not of_split:
             raise _no_split(folder, split)
-        return _in_folder(of_split[0], Split.TRAIN)
+        files, deeper = _in_folder(of_split[0], Split.TRAIN)
+        return files, [*(f"{path.name}/" for path in (*of_split[1:], *beside)), *deeper]
     # Parquet beside a cache of Arrow is one kind.
     names = [name for name in names if not _CACHES.fullmatch(name)]
     paths = (folder / name for name in names if not name.lower().endswith(EXTENSIONS))
@@ -259,22 +261,35 @@ def _saved(state: Path, beside: Sequence[str]) -> list[str]:
     return names
 
 
-def _of_split(files: Sequence[Path], split: Split, where: Path) -> list[Path]:
-    """Return the files of a split: by their names if these name both splits, else all as training data."""
-    words = [match[1].lower() if (match := _SPLIT.search(file.name)) else "" for file in files]
+def _of_split(files: Sequence[Path], split: Split, where: Path) -> tuple[list[Path], list[str]]:
+    """Return the files of a split and the names of those of none: all are training data if no name tells a split."""
+    files = [file for file in files if not _CACHES.fullmatch(file.name)] or list(files)
+    words = [like_split(file.name) for file in files]
     if are_both(words):
-        return _named(files, words, split)
+        of_split, beside = _named(files, words, split)
+        return of_split, [path.name for path in beside]
+    if len(set(words)) > 1:
+        other = next(file for file, word in zip(files, words, strict=True) if word != words[0])
+        raise UsageError(
+            f"{files[0].name} and {other.name}: at least one looks like a split, and it is not clear which",
+            where=where,
+            hint="Name the files of one, or call those of the splits train-... and val-....",
+        )
     if split != Split.TRAIN:
         raise _no_split(where, split)
-    return list(files)
+    return files, []
 
 
-def _named(paths: Sequence[Path], words: Sequence[str], split: Split) -> list[Path]:
-    """Return the paths whose words stand for a split; of several for a test split, only the one that folders use first."""
-    of_split = {word for word in words if split_of(word) == split}
-    if split == Split.TEST:
-        of_split = set(sorted(of_split, key=TEST_FOLDERS.index)[:1])
-    return [path for path, word in zip(paths, words, strict=True) if word in of_split]
+def _named(paths: Sequence[Path], words: Sequence[str], split: Split) -> tuple[list[Path], list[Path]]:
+    """Return the paths of a split, and those of none; of several words for a test split, the first in use counts."""
+    tests = sorted({word for word in words if split_of(word) == Split.TEST}, key=TEST_FOLDERS.index)[:1]
+    splits = [
+        Split.TEST if word in tests else Split.TRAIN if word in TRAIN_FOLDERS else None for word in words
+    ]
+    chosen, beside = (
+        [path for path, its in zip(paths, splits, strict=True) if its == asked] for asked in (split, None)
+    )
+    return chosen, beside
 
 
 def _no_split(where: Path, split: Split) -> DataNotFoundError:

@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import itertools
 import math
 import posixpath
 from functools import partial
@@ -29,7 +30,12 @@ _FILTERS = {307: "bzip2", 32001: "Blosc", 32004: "LZ4", 32008: "bitshuffle", 320
 _FILTERS |= {32017: "SZ", 32024: "SZ3", 32026: "Blosc2", 32028: "SPERR"}
 _MATLAB = "MATLAB_class"  # the attribute of every array that MATLAB wrote
 _CELLS = "#refs#/"  # the group of what MATLAB's cells hold
-_LETTERS = str.maketrans("BSYXR", "NNHWH")  # batch, sample, y, x and row, as axes may be labelled
+_AXES = {"N": "n batch sample frame time image index number", "H": "h y height row rows lat latitude"}
+_AXES |= {
+    "W": "w x width column columns col cols lon longitude",
+    "C": "c channel channels colour color band bands",
+}
+_LETTERS = {word: axis for axis, words in _AXES.items() for word in words.split()}  # as axes may be labelled
 _ORDERS = ("NHWC", "NCHW", "HWCN", "NHW", "HWC", "CHW", "HWN")
 _ORDERS_OF_MATLAB = ("HWCN", "NHWC", "NCHW", "HWN", "HWC", "CHW", "NHW")
 """Orders of the axes of images, the usual one first; without an N, one image is all. MATLAB counts the axes from the last."""
@@ -107,14 +113,27 @@ def elsewhere(data: Any) -> str:
     """Return what an array is whose values are not all in its file; "" if they are."""
     if data.external:
         return f"in the file {data.external[0][0]}"
-    parts = data.virtual_sources() if data.is_virtual else []
-    here = (".", posixpath.basename(data.file.filename))
-    others = [part for part in parts if part.file_name not in here or part.dset_name not in data.file]
-    mapped = sum(part.vspace.get_select_npoints() for part in parts)
-    if not others and (not parts or mapped >= data.size):
+    if not data.is_virtual:
         return ""
-    names = [f"{part.file_name}:{part.dset_name}" for part in others]
-    return f"a virtual data set with values that are not in this file ({listed(names)})"
+    parts = data.virtual_sources()
+    here = (".", posixpath.basename(data.file.filename))
+    names = [f"{part.file_name}:{part.dset_name}" for part in parts if part.file_name not in here]
+    sources = {part.dset_name: data.file.get(part.dset_name) for part in parts if part.file_name in here}
+    names += [name for name, source in sources.items() if source is None or elsewhere(source)]
+    return (
+        f"a virtual data set with values that are not in this file ({listed(names)})"
+        if names or _has_gaps(data)
+        else ""
+    )
+
+
+def _has_gaps(data: Any) -> bool:
+    """Return whether a row of a virtual data set is not mapped as a whole; what is mapped twice counts once."""
+    mapped = np.zeros(len(data), np.int64)
+    boxes = {part.vspace.get_select_bounds() for part in data.virtual_sources()}
+    for low, high in boxes:
+        mapped[low[0] : high[0] + 1] += math.prod(np.subtract(high, low)[1:] + 1)
+    return bool((mapped < data.size // len(data)).any())
 
 
 def _may_hold_images(name: str, data: Any) -> bool:
@@ -127,8 +146,7 @@ def _checked(name: str, arrays: dict[str, Any], path: Path) -> Any:
     if isinstance(data, str):
         hint = "Copy its values into one array of this file."
         raise CorruptDataError(f"{name} is {data}, which is not read", where=path, hint=hint)
-    sources = [data.file[part.dset_name] for part in data.virtual_sources()] if data.is_virtual else [data]
-    for code in (code for source in sources for code, _ in filters_of(source)):
+    for code in (code for source in _sources(data) for code, _ in filters_of(source)):
         if not h5py.h5z.filter_avail(code):
             what = f"{name} needs the filter {code} of HDF5 ({_FILTERS.get(code, 'unknown')}), which is not installed"
             raise MissingDependencyError(what, where=path, hint="Run: pip install hdf5plugin.")
@@ -137,6 +155,14 @@ def _checked(name: str, arrays: dict[str, Any], path: Path) -> Any:
         what = f"{name} is a {kind.decode()} of MATLAB, which is not read"
         raise CorruptDataError(what, where=path, hint="Save it as an array of numbers.")
     return data
+
+
+def _sources(data: Any) -> list[Any]:
+    """Return the arrays of this file that hold the values of a virtual one, or of another array."""
+    if not data.is_virtual:
+        return [data]
+    names = {part.dset_name for part in data.virtual_sources()}
+    return [source for name in names for source in _sources(data.file[name])]
 
 
 def filters_of(data: Any) -> list[tuple[int, str]]:
@@ -152,12 +178,26 @@ def _layouts(data: Any, count: int | None) -> list[str]:
     if data.ndim == 1 and (base == np.uint8 or (text is not None and text.length is None)):
         return [""]
     orders = [order[::-1] for order in _ORDERS_OF_MATLAB] if _MATLAB in data.attrs else [*_ORDERS]
-    said = "".join(dim.label[:1].upper() for dim in data.dims).translate(_LETTERS)
-    if any(sorted(said) == sorted(order) for order in orders):
-        orders = [said]
-    sides = {order: dict(zip(order, data.shape, strict=True)) for order in orders if len(order) == data.ndim}
+    said = [_LETTERS.get(dim.label.lower(), "") for dim in data.dims]
+    orders = [order for order in _said(said, orders) if len(order) == data.ndim]
+    sides = {order: dict(zip(order, data.shape, strict=True)) for order in orders}
     fits = [order for order in sides if data.dtype == np.uint8 and sides[order].get("C", 1) in (1, 3)]
     return [order for order in fits if sides[order].get("N", 1) == count] or fits
+
+
+def _said(said: list[str], orders: list[str]) -> list[str]:
+    """Return the orders that agree with the axes whose labels are known, usual ones first."""
+    usual = (
+        {*orders, *("".join(order) for usual in orders for order in itertools.permutations(usual))}
+        if any(said)
+        else orders
+    )
+    ranked = sorted(usual, key=lambda order: orders.index(order) if order in orders else len(orders))
+    return [order for order in ranked if len(order) == len(said) and all(map(_agree, said, order))]
+
+
+def _agree(label: str, axis: str) -> bool:
+    return label in ("", axis)
 
 
 def layout_of(data: Any) -> str | None:

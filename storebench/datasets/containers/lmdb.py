@@ -22,7 +22,8 @@ from storebench.units import number_of
 _WHOLE = (lmdb.VersionMismatchError, lmdb.IncompatibleError, lmdb.MemoryError)
 reading = partial(reading_file, what="LMDB cannot read it", errors=(lmdb.Error,), whole=_WHOLE)
 _CHANNELS, _HEIGHT, _WIDTH, _DATA, _LABEL = range(1, 6)
-"""Fields of Datum. Its pixels are planes, in the order of OpenCV; the field for "encoded" is not needed."""
+_ENCODED = 7
+"""Fields of Datum. Its pixels are planes, in the order of OpenCV."""
 
 
 class LmdbRecords(Container):
@@ -73,7 +74,7 @@ class LmdbRecords(Container):
             datum = _datum(memoryview(value))
         except ValueError as error:
             raise CorruptDataError(f"no Datum ({error})", where=self.locate(index)) from error
-        sides = [datum.get(side) for side in (_HEIGHT, _WIDTH, _CHANNELS)]
+        sides = [] if datum.get(_ENCODED) else [datum.get(side) for side in (_HEIGHT, _WIDTH, _CHANNELS)]
         image = image_or_pixels(datum[_DATA], self.locate(index), sides, planar=True)
         # Caffe keeps the planes as OpenCV reads images: blue first.
         return image if isinstance(image, bytes) else np.ascontiguousarray(image[..., ::-1])

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, TypeVar
 
 from storebench.datasets.containers.base import LABEL_FIELDS, Labels, Ranges, Spans, listed, read_at
-from storebench.datasets.folder import are_both, is_left_out
+from storebench.datasets.folder import is_left_out, mixes_splits, split_word
 from storebench.datasets.images import EXTENSIONS
 from storebench.datasets.sources import Member, members, open_source
 from storebench.errors import CorruptDataError
@@ -99,9 +99,10 @@ class TarShards(Ranges):
         depth = len(PurePosixPath(os.path.commonpath(["/".join(part) for part in parts])).parts)
         names = ["".join(part[depth : depth + 1]) for part in parts]
         below = {name for part in parts for name in part[depth:]}
-        if are_both(name.rstrip("0123456789_-") for name in below):  # train2017
+        within = {name for name, part in zip(names, parts, strict=True) if len(part) > depth + 1}
+        if mixes_splits(below) or (len(set(names)) > 1 and any(map(split_word, within))):
             raise CorruptDataError(
-                f"it holds folders of a train and of a test split: {listed(sorted(below))}",
+                f"it holds folders of a train and of another split: {listed(sorted(below))}",
                 where=self.files[0],
                 hint="Pack one archive per split, train-0.tar and val-0.tar, or unpack it.",
             )

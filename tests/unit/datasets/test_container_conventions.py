@@ -62,6 +62,35 @@ def test_planes_of_caffe_are_blue_green_red_and_the_line_says_so(tmp_path: Path)
     assert "Datum" not in grey.layout_note + encoded.layout_note
 
 
+TWO_BYTES = [b"BM", b"\xff\xd8", *(b"P%d" % number for number in range(1, 7))]
+
+
+@pytest.mark.parametrize("first", range(len(TWO_BYTES)))
+def test_pixels_of_known_sides_are_pixels_whatever_they_begin_with(first: int, tmp_path: Path) -> None:
+    images = RAW.copy()
+    images[1].flat[:2] = images[0].flat[:2] = np.frombuffer(TWO_BYTES[first], np.uint8)
+    sides = {"image/height": 20, "image/width": 30, "image/channels": 3, "label": 0}
+    records = [record(example({"image_raw": image.tobytes(), **sides})) for image in images]
+    (tmp_path / "a.tfrecord").write_bytes(b"".join(records))
+    assert_images(opened(tmp_path / "a.tfrecord"), images)
+    rows = [(np.array([30, 20, 3], "<u4").tobytes() + b"RGB" + image.tobytes(), 0) for image in images]
+    index = Path(mds(tmp_path / "mds", rows)) / "index.json"
+    index.write_text(index.read_text().replace('"jpeg"', '"pil"'))
+    assert_images(opened(index.parent), images)
+    values = [datum(data=image.tobytes(), label=1, shape=(3, 20, 30)) for image in images]
+    expected = images.reshape(5, 3, 20, 30).transpose(0, 2, 3, 1)[..., ::-1]
+    assert_images(opened(write_lmdb(tmp_path / "lmdb", numbered(values))), expected)
+
+
+def test_a_datum_says_whether_it_is_an_image_file(tmp_path: Path) -> None:
+    content = photo_file(0, (8, 8), "BMP")
+    shape = (1, 1, len(content))
+    dataset = opened(
+        write_lmdb(tmp_path / "a", numbered([datum(data=content, label=1, shape=shape) + b"\x38\x01"]))
+    )
+    assert dataset.original(0)[0] == content
+
+
 FLOATS = b"\x08\x01\x10\x01\x18\x01" + b"\x35" + bytes(4)  # 1 x 1 x 1, and a fraction
 
 

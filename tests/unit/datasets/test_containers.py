@@ -284,7 +284,7 @@ def test_negative_numbers_in_a_message_are_those_of_int32() -> None:
         (("a-train-0.parquet", "a-train-1.parquet", "a-val-0.parquet"), 4, 2),
         (("train.parquet", "test.parquet", "validation.parquet", "trainer.parquet"), 2, 2),
         (("train/0.parquet", "val/0.parquet", "val/1.parquet"), 2, 4),
-        (("0.parquet", "test.parquet"), 4, None),
+        (("0.parquet", "trainer.parquet"), 4, None),
     ],
 )
 def test_splits_are_told_by_names(

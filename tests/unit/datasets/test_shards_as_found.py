@@ -169,9 +169,11 @@ REFUSED: dict[str, tuple[bytes | Callable[[Path], bytes], str]] = {
     "a cut archive behind it": (ONE + TWO[:700], "truncated"),
     "splits": (
         archive(("d/train/a/0.png", A), ("d/val/a/1.png", B)),
-        "a train and of a test split: a, train, val",
+        "a train and of another split: a, train, val",
     ),
-    "splits of COCO": (archive(("train2017/0.png", A), ("val2017/0.png", B)), "a train and of a test split"),
+    "splits of COCO": (archive(("train2017/0.png", A), ("val2017/0.png", B)), "a train and of another split"),
+    "a development split": (archive(("train/0.png", A), ("dev/0.png", B)), "a train and of another split"),
+    "one that is named": (archive(("trainval/a/0.png", A), ("test/a/0.png", B)), "of another split: a, test"),
     "no members": (archive(), "holds no samples|no sample has an image"),
     "no tar": (bytes(2 << 20), "by its content"),
     "gzip": (gzip.compress(ONE), "compressed by gzip. Unpack it first"),
@@ -198,16 +200,19 @@ def test_a_file_that_is_not_read_is_named(case: str, tmp_path: Path) -> None:
 # Files of a pattern or a folder.
 
 
-def parquet(*images: bytes) -> bytes:
+FILE = pa.ipc.new_file
+
+
+def parquet(*images: bytes, **options: Any) -> bytes:
     buffer = io.BytesIO()
-    pq.write_table(pa.table({"image": pa.array(images, pa.binary())}), buffer)
+    pq.write_table(pa.table({"image": pa.array(images, pa.binary())}), buffer, **options)
     return buffer.getvalue()
 
 
-def stream(*images: bytes) -> bytes:
+def stream(*images: bytes, to: Callable[..., Any] = pa.ipc.new_stream) -> bytes:
     buffer = io.BytesIO()
     rows = pa.table({"image": pa.array(images, pa.binary())})
-    with pa.ipc.new_stream(buffer, rows.schema) as writer:
+    with to(buffer, rows.schema) as writer:
         writer.write_table(rows)
     return buffer.getvalue()
 
@@ -246,6 +251,12 @@ FOLDERS: dict[str, tuple[dict[str, bytes], str, list[int]]] = {
     "nested": ({"a-0.tar": ONE, "b-1.tar": TWO, "b-2.tar": TWO}, "{a-0,b-{1..2}}.tar", [0, 1, 1]),
     "two patterns": ({"a-0.tar": ONE, "b-0.tar": TWO}, "a-{0..0}.tar::{dir}/b-*.tar", [0, 1]),
     "a name with braces": ({"{a,b}.tar": ONE}, "{a,b}.tar", [0]),
+    "a Parquet file with a page index": (
+        {"a.parquet": parquet(A, B, write_page_index=True)},
+        "a.parquet",
+        [0, 1],
+    ),
+    "an Arrow file": ({"a.arrow": stream(A, B, to=FILE)}, "a.arrow", [0, 1]),
     "streams of Arrow in one file": ({"a.arrow": stream(A) + stream(B)}, "a.arrow", [0, 1]),
 }
 
@@ -262,6 +273,51 @@ def test_files_are_found_by_a_pattern_as_in_a_folder(case: str, tmp_path: Path) 
         return
     assert is_container(str(tmp_path))
     assert [image for image, _ in samples(tmp_path)] == expected
+
+
+SPLITS: dict[str, tuple[list[str], str, str]] = {
+    "a folder": (["train-0.tar", "val-0.tar", "extra-0.tar"], "", "beside the splits, extra-0.tar left out"),
+    "braces": (["train-0.tar", "val-0.tar", "extra-0.tar"], "/{train,val,extra}-0.tar", "extra-0.tar left out"),
+    "two test splits": (["train.tar", "test.tar", "val.tar", "dev.tar"], "", "splits, dev.tar, test.tar left out"),
+    "folders": (["train/0.tar", "dev/0.tar", "eval/0.tar"], "", "beside the splits, dev/, eval/ left out"),
+    "two train folders": (["train/0.tar", "training/0.tar", "val/0.tar"], "", "splits, training/ left out"),
+    "both splits": (["train-0.tar", "val-0.tar"], "", ""),
+    "years": (["train2017.tar", "val2017.tar"], "", ""),
+    "one split": (["train-0.tar"], "", ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SPLITS)
+def test_what_is_left_out_beside_splits_is_said(case: str, tmp_path: Path) -> None:
+    names, below, note = SPLITS[case]
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(ONE if name.startswith("train") else TWO)
+    assert samples(f"{tmp_path}{below}") == [(0, 0)]
+    said = opened(f"{tmp_path}{below}").layout_note
+    assert note in said
+    assert ("beside" in said) == bool(note)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("dev", "train"),
+        ("eval-0", "train-0"),
+        ("test-0", "trainval-0"),
+        ("extra", "train-0"),
+        ("test", "val"),
+    ],
+)
+def test_test_data_never_become_training_data(names: tuple[str, str], tmp_path: Path) -> None:
+    for name in names:
+        (tmp_path / f"{name}.tar").write_bytes(ONE)
+    for path in (tmp_path, f"{tmp_path}/*.tar", f"{tmp_path}/{{{','.join(names)}}}.tar"):
+        with pytest.raises(
+            StorebenchError, match=rf"{names[0]}.tar and {names[1]}.tar: .*looks like a split"
+        ):
+            opened(path)
+    assert samples(tmp_path / f"{names[1]}.tar") == [(0, 0)]
 
 
 def test_splits_are_told_by_words_in_braces(tmp_path: Path) -> None:
@@ -293,6 +349,23 @@ BESIDE: dict[str, tuple[dict[str, bytes], str, str]] = {
     "a pointer of LMDB": ({"data.mdb": LFS, "lock.mdb": LFS}, "", "a pointer of Git LFS"),
     "a pointer of HDF5": ({"a.h5": LFS}, "/a.h5", "a pointer of Git LFS"),
     "two Parquet files in one": ({"a.parquet": parquet(A) * 2}, "", "the second from byte"),
+    "two with a page index": (
+        {"a.parquet": parquet(A, write_page_index=True) * 2},
+        "",
+        "the second from byte",
+    ),
+    "an empty one behind": ({"a.parquet": parquet(A) + parquet()}, "", "the second from byte"),
+    "two Arrow files in one": (
+        {"a.arrow": stream(A, to=FILE) + stream(B, C, to=FILE)},
+        "",
+        "the second from byte",
+    ),
+    "an Arrow file twice": ({"a.arrow": stream(A, B, to=FILE) * 2}, "", "the second from byte"),
+    "an Arrow file behind a stream": (
+        {"a.arrow": stream(A) + stream(B, to=FILE)},
+        "",
+        "the second from byte",
+    ),
     "bytes behind an Arrow stream": (
         {"a.arrow": stream(A) + b"text behind it"},
         "",
