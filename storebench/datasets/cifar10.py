@@ -55,6 +55,7 @@ def parse_python(raw: bytes, where: str) -> Records:
         raise _damaged(f"not a pickle of CIFAR-10 data ({error})", where=where) from error
     batch = {key.decode("latin-1") if isinstance(key, bytes) else key: value for key, value in loaded.items()}
     pixels, labels = batch.get("data"), batch.get("labels")
+    labels = list(labels) if isinstance(labels, bytes | bytearray) else labels
     if not isinstance(pixels, np.ndarray) or pixels.ndim != 2 or pixels.shape[1] != 3072 or not len(pixels):
         raise _damaged("does not hold N x 3,072 bytes of pixels", where=where)
     if pixels.dtype != np.uint8:

@@ -26,6 +26,9 @@ OTHER_IMAGES = (".avif", ".cr2", ".dng", ".heic", ".heif", ".jp2", ".jxl", ".nef
 NO_IMAGES = (".csv", ".db", ".ini", ".json", ".mat", ".md", ".npy", ".npz", ".txt", ".xml", ".yaml")
 """Endings of files that are known to be no images. A file with any other ending, or none, is known by its content."""
 
+COPIES = ("~", ".bak", ".orig")
+"""Endings of the copies that editors leave beside a file."""
+
 SYSTEM_FOLDERS = (
     *("lost+found", "@eadir", "@recycle", "@recently-snapshot", "@tmp", "#recycle", "#snapshot", "__macosx"),
     *("$recycle.bin", "recycler", "system volume information", "network trash folder", "temporary items"),
@@ -124,7 +127,7 @@ class ClassFolders:
 def _is_named_as_image(entry: os.DirEntry[str]) -> bool:
     """Return whether a file's name has the ending of an image, or an unusual one while its content begins as an image does."""
     name = entry.name.lower()
-    if name.endswith((*EXTENSIONS, *OTHER_IMAGES, *NO_IMAGES)):
+    if name.endswith((*EXTENSIONS, *OTHER_IMAGES, *NO_IMAGES, *COPIES)):
         return name.endswith(EXTENSIONS)
     try:
         with open_regular(Path(entry.path)) as stream:

@@ -5,7 +5,6 @@ import errno
 import gzip
 import hashlib
 import io
-import itertools
 import os
 import posixpath
 import stat
@@ -194,8 +193,16 @@ def members(
 def _contents(stream: BinaryIO, where: str, start: int, limit: int) -> dict[str, Member]:
     """Return the content of each file, and of each link to one, by the name."""
     contents: dict[str, Member] = {}
-    # The second time, links to files behind them are found, too.
-    for info, _ in itertools.chain(*(_headers(stream, where, start, limit) for _ in range(2))):
+    count = -1
+    # Again until no link is new: a link may name one behind it.
+    while count < (count := len(contents)):
+        _follow(stream, where, start, limit, contents)
+    return contents
+
+
+def _follow(stream: BinaryIO, where: str, start: int, limit: int, contents: dict[str, Member]) -> None:
+    """Add the files of an archive, and the links to what is there already."""
+    for info, _ in _headers(stream, where, start, limit):
         name = posixpath.normpath(info.name)
         folder = posixpath.dirname(name) if info.issym() else ""
         target = contents.get(posixpath.normpath(posixpath.join(folder, info.linkname)))
@@ -203,7 +210,6 @@ def _contents(stream: BinaryIO, where: str, start: int, limit: int) -> dict[str,
             contents[name] = Member(name, info.offset_data, info.size)
         elif target is not None:
             contents[name] = target
-    return contents
 
 
 def _headers(stream: BinaryIO, where: str, start: int, limit: int) -> Iterator[tuple[tarfile.TarInfo, bool]]:

@@ -147,6 +147,7 @@ def _row_groups(container: ParquetRows, samples: int) -> Candidate:
         samples=count,
         layout=f"row groups of {rows:,} rows, {own[0].compression.lower()}",
         sample_bytes=spread(lengths),
+        exact=len(lengths) == count,
         touched_bytes=touched,
         advice=f"a random row needs its whole row group; with row_group_size={FEW_ROWS} of the writer, that is "
         f"about {format_bytes(touched * FEW_ROWS // rows)}"

@@ -10,7 +10,14 @@ _ARRAYS = {"_reconstruct", "_frombuffer", "ndarray", "dtype", "scalar"}
 """What rebuilds an array or one of its values, in numpy 1 and 2, by pickles of any protocol."""
 
 _ALLOWED = {
-    *("array._array_reconstructor", "array.array", "builtins.bytearray", "functools.partial"),
+    *(
+        "array._array_reconstructor",
+        "array.array",
+        "builtins.bytearray",
+        "builtins.range",
+        "functools.partial",
+    ),
+    "collections.OrderedDict",
     *("pathlib.PosixPath", "pathlib._local.PosixPath", "_codecs.encode"),
     *(f"numpy.{name}" for name in _ARRAYS),
     *(

@@ -49,9 +49,9 @@ class Classes:
     names: tuple[str, ...]
     no_label: str = ""  # the number that stands for "no label", if samples have it
 
-    def among(self, names: tuple[str, ...], where: Path) -> "Classes":
-        """Return the same classes by their places among those of the train split."""
-        place = {name: number for number, name in enumerate(names)}
+    def among(self, train: "Classes", where: Path) -> "Classes":
+        """Return the same classes by their places among those of the train split, and without labels what has none there."""
+        place = {train.no_label: -1} | {name: number for number, name in enumerate(train.names)}
         lacking = next((name for name in self.names if name not in place), None)
         if lacking is not None:
             raise DataNotFoundError(
@@ -60,7 +60,7 @@ class Classes:
                 hint="Use the train split only, or label both alike.",
             )
         places = np.array([*(place[name] for name in self.names), -1], np.int64)
-        return Classes(places[self.labels], names, self.no_label)
+        return Classes(places[self.labels], train.names, self.no_label or train.no_label)
 
 
 class Labels:

@@ -27,7 +27,7 @@ def open_container(
     place = find_container(text, split)
     container = scanned(place, listings)
     if split == Split.TEST:
-        train = scanned(find_container(text, Split.TRAIN), listings).classes.names
+        train = scanned(find_container(text, Split.TRAIN), listings).classes
         container.classes = container.classes.among(train, container.files[0])
     classes, notes = container.classes, [*container.notes]
     if place.beside:

@@ -19,6 +19,7 @@ from storebench.datasets.containers.pixels import image_or_pixels
 from storebench.datasets.sources import open_source, read_file
 from storebench.errors import CorruptDataError
 from storebench.system.json_text import complaint, parse_json
+from storebench.units import number_of
 
 COMPRESSIONS = {"zstd": "zstd", "gz": "gzip", "br": "brotli", "bz2": "bz2"}  # as MDS and as pyarrow call them
 MOST_SHARD_BYTES = 1 << 30  # of a compressed shard, which is held in memory
@@ -111,6 +112,10 @@ class MdsShards(Ranges):
                 at, nbytes = parts.get(label, (0, 0))
                 labels.add(_label(content[at : at + nbytes], columns[label], path) if label else None)
         self.classes = labels.classes()
+        shards = {path.name for path in index.parent.iterdir() if ".mds" in path.suffixes}
+        others = shards - {path.name for path in paths}
+        if others:
+            self.notes = [f"{number_of(len(others), 'shard')} that the index does not list left out"]
 
     def read(self, index: int) -> bytes | Image:
         number, where = self.spans.shard(index), self.locate(index)

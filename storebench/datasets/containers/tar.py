@@ -67,7 +67,7 @@ class TarShards(Ranges):
         if by_folder := bool(classes) and not is_labelled:
             labels = Labels(self.files[0], self.asked)
             for place in places:
-                labels.add(classes[place])
+                labels.add(classes[place])  # "" for an image beside the folders, which has no label
         self.ignored = [name for name in sorted(extensions) if not _is_image(name)]
         left_out = (
             (without, "sample", "without an image left out"),
@@ -106,7 +106,7 @@ class TarShards(Ranges):
                 where=self.files[0],
                 hint="Pack one archive per split, train-0.tar and val-0.tar, or unpack it.",
             )
-        return names if all(names) and len(set(names)) > 1 else []
+        return names if len(set(filter(None, names))) > 1 else []
 
     def read(self, index: int) -> bytes:
         return self.spans.read(index)

@@ -168,6 +168,7 @@ SAME_LABELS = {
     "mixed": lambda classes: [np.uint8(classes[0]), *map(int, classes[1:])],
     "array": lambda classes: classes.astype(np.int64),
     "bytes": lambda classes: classes.astype(np.uint8),
+    "raw bytes": lambda classes: bytes(classes.astype(np.uint8)),
     "column": lambda classes: classes.reshape(-1, 1),
     "whole fractions": lambda classes: classes.astype(float),
     "tuple": lambda classes: tuple(map(int, classes)),

@@ -478,3 +478,16 @@ def test_a_selection_is_refused_by_name(state: dict[str, Any], cli: Cli, tmp_pat
     assert done.returncode == 5
     assert "a selection of the rows" in done.stderr
     assert "flatten_indices() and save the dataset again" in done.stderr
+
+
+def test_no_label_of_the_train_split_is_none_in_the_test_split(tmp_path: Path) -> None:
+    _parquet(tmp_path / "train", [0, 1, -1])
+    _parquet(tmp_path / "val", [1, -1])
+    test = open_dataset(DatasetSpec(name=f"container:{tmp_path}", split=Split.TEST))
+    assert [test.sample(index)[1] for index in range(len(test))] == [1]
+
+
+def test_shards_that_the_index_does_not_list_are_counted(tmp_path: Path) -> None:
+    name = Path(mds(tmp_path / "a", [(BMP, 0), (BMP, 1)]))
+    (tmp_path / "a" / "shard.00009.mds").write_bytes(b"more")
+    assert "1 shard that the index does not list left out" in opened(name).layout_note

@@ -84,6 +84,16 @@ READ: dict[str, tuple[bytes, list[tuple[int, int]], str]] = {
         "the folders in it are the classes",
     ),
     "a link to a file behind it": (archive(("a.png", "-> b.png"), ("b.png", B)), [(1, 0), (1, 0)], ""),
+    "a chain of links before its file": (
+        archive(("a.png", "-> b.png"), ("b.png", "-> c.png"), ("c.png", "-> d.png"), ("d.png", B)),
+        [(1, 0)] * 4,
+        "",
+    ),
+    "an image beside class folders": (
+        archive(("a/0.png", A), ("b/0.png", B), ("loose.png", C)),
+        [(0, 0), (1, 1)],
+        "1 sample without a label left out",
+    ),
     "a link into the archive before": (
         ONE + archive(("b.png", "a.png"), ("b.cls", b"1")),
         [(0, 0), (0, 1)],
