@@ -28,7 +28,7 @@ from storebench.analysis.summary import CellSummary, LoopWork, work_key, work_of
 from storebench.analysis.table import Table
 from storebench.codecs import any_size
 from storebench.datasets.base import FOLDER_PREFIX
-from storebench.formats.registry import parse_backend, store_name_of
+from storebench.formats.registry import is_installed, parse_backend, store_name_of
 from storebench.record.schema import OTHERS_MOST_FRAC
 from storebench.run.first_run.facts import NETWORK_SIDE
 from storebench.settings.words import LOCAL, CacheState, ComputeKind, Split
@@ -220,7 +220,9 @@ def answer(
             *(_after(best) if best and taken else ()),
         ),
         changes=tuple(changes[:_MOST_CHANGES]),
-        command=_command(best, base) if best and taken else "",
+        command=_command(best, base)
+        if best and taken and is_installed(best.cell.cell.backend.format)
+        else "",
     )
 
 
@@ -374,7 +376,7 @@ def _after(taken: Choice) -> Iterable[str]:
     if took_s := taken.of_all("build_s"):
         yield f"Conversion: about {duration(took_s)} for all images."
     backend = taken.cell.cell.backend
-    if backend.reader != parse_backend(store_name_of(backend)).reader:
+    if is_installed(backend.format) and backend.reader != parse_backend(store_name_of(backend)).reader:
         options = f", options={dict(backend.options)!r}" if backend.options else ""
         yield f"Read it with {backend}; in Python: storebench.StoreDataset(STORE, {backend.reader!r}{options})."
 
