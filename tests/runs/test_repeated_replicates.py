@@ -75,6 +75,7 @@ def on_disk(bench: Bench) -> None:
         pytest.skip(f"the temporary folder is on {mount.fstype}: a disk is needed (pytest --basetemp)")
 
 
+@pytest.mark.quiet  # work of other tests would have other replicates measured again
 @pytest.mark.still_pages
 @pytest.mark.parametrize("evicted", [1, MOST_ATTEMPTS])
 def test_an_evicted_replicate_is_measured_again_at_the_end_of_its_round(

@@ -6,9 +6,8 @@ import sys
 PACKAGE = "storebench"
 
 PARENTS = (
-    "runner", "plan", "timeline", "following", "first_run.choice", "stores.convert", "report.build",
-    "check.against", "check.against", "cli.main", "runs.folder", "worker.job",
-    "worker.launch",
+    "run.execute", "run.dry_run", "run.follower", "run.folder", "run.launch", "run.first_run.choice", "stores.convert",
+    "analysis.answer", "analysis.plan.plan", "report.build", "report.trace", "check.against", "cli.main", "worker.job",
 )  # fmt: skip
 
 
