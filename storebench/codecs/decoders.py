@@ -200,17 +200,6 @@ DECODERS: dict[str, type[Decoder]] = {
 DEFAULT_DECODER = PillowDecoder.name
 
 
-def decoder_list(kind: str | None = None) -> str:
-    """Return the names of all decoders, or of those of one kind of image; a missing one with the line that installs it."""
-    able = (candidate for candidate in DECODERS.values() if kind is None or kind in candidate.kinds)
-    return ", ".join(
-        candidate.name
-        if is_installed(candidate)
-        else f"{candidate.name} (not installed: {install_line(candidate.library)})"
-        for candidate in able
-    )
-
-
 def is_installed(decoder: type[Decoder]) -> bool:
     """Return whether the library of a decoder can be imported."""
     return not decoder.library or has_library(decoder.library)

@@ -7,7 +7,7 @@ import numpy as np
 
 from storebench.codecs.base import Codec, RawCodec
 from storebench.codecs.compressed import JPEG_QUALITY, JpegCodec, PngCodec, WebpCodec, with_quality
-from storebench.codecs.decoders import DECODERS, DEFAULT_DECODER, decoder_list, require
+from storebench.codecs.decoders import DECODERS, DEFAULT_DECODER, require
 from storebench.codecs.libraries import JxlCodec, Lz4Codec, QoiCodec, ZstdCodec
 from storebench.codecs.original import OriginalCodec
 from storebench.errors import UnknownNameError, UsageError
@@ -80,7 +80,7 @@ def decoding_of(codec: str, options: Pairs) -> Decoding:
     decoder, scale = given.get(DECODER, DEFAULT_DECODER), given.get(SCALE, FULL)
     if decoder not in DECODERS:
         raise UnknownNameError.of("decoder", decoder, DECODERS)
-    if decoder != DEFAULT_DECODER and not _has_decoders(codec):
+    if decoder != DEFAULT_DECODER and not has_decoders(codec):
         raise UsageError(f"{codec} has no decoder to choose", hint=f"Leave out {decoder!r}.")
     kind = _COMPRESSED[codec].kind if codec in _COMPRESSED else None
     if kind is not None and kind not in DECODERS[decoder].kinds:
@@ -96,7 +96,8 @@ def decoding_of(codec: str, options: Pairs) -> Decoding:
     return Decoding(codec=name, decoder=decoder, scaled=scale == DCT)
 
 
-def _has_decoders(codec: str) -> bool:
+def has_decoders(codec: str) -> bool:
+    """Return whether a codec has several decoders to choose from."""
     return codec in _COMPRESSED or codec == OriginalCodec.name
 
 
@@ -112,7 +113,7 @@ def get_codec(name: str) -> Codec:
     decoding = decoding_of(":".join([codec, *qualities]), tuple(given))
     codec, _, quality = decoding.codec.partition(":")
     graded = {"quality": int(quality)} if quality else {}
-    if not _has_decoders(codec):
+    if not has_decoders(codec):
         found = JxlCodec(**graded) if codec == JxlCodec.name else CODECS[codec]
         if found.library:
             require(found.library, f"the codec {codec!r}")
@@ -123,13 +124,6 @@ def get_codec(name: str) -> Codec:
     if codec == OriginalCodec.name:
         return OriginalCodec(decoder, scaled=decoding.scaled)
     return _COMPRESSED[codec](decoder, **graded)
-
-
-def decoders_of(codec: str) -> str:
-    """Return the names of the decoders of a codec, a missing one with the line that installs it; "" if it has none to choose."""
-    if not _has_decoders(codec):
-        return ""
-    return decoder_list(_COMPRESSED[codec].kind if codec in _COMPRESSED else None)
 
 
 def any_size(name: str) -> bool:

@@ -109,8 +109,6 @@ class FormatInfo:
     borrows
         The store ("memory+raw") that it reads for geometry and labels, having
         none of its own; None for every format that stores something.
-    unserved
-        The reason why no reader of it asks a server, as a clause; "" where it plainly needs a file system.
     """
 
     name: str
@@ -118,7 +116,6 @@ class FormatInfo:
     default_codec: str
     default_reader: str
     borrows: str | None = None
-    unserved: str = ""
 
 
 class Format(ABC):

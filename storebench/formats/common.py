@@ -3,7 +3,6 @@
 import errno
 import io
 import itertools
-import math
 import os
 import tokenize
 from collections.abc import Iterator
@@ -22,11 +21,11 @@ from storebench.system.reading import open_regular
 
 MOST_SYNCS = 500  # files of a store that are synced one by one
 
+# Errors that numpy raises for a damaged file, or one that is not a .npy file.
 NPY_ERRORS = (
     *(OSError, ValueError, EOFError, TypeError, SyntaxError, tokenize.TokenError),
     *(OverflowError, MemoryError, RecursionError, KeyError),
 )
-"""Errors that numpy raises for a damaged file, or one that is not a .npy file."""
 
 
 def damaged(what: str, where: Path) -> CorruptStoreError:
@@ -43,18 +42,6 @@ def load_array(path: Path) -> npt.NDArray[np.generic]:
     """Read a .npy file of the store into private memory."""
     try:
         with open_regular(path) as file:
-            # A header that promises more or less than the file holds: its array would be allocated first.
-            version = np.lib.format.read_magic(file)
-            header = (
-                np.lib.format.read_array_header_1_0
-                if version == (1, 0)
-                else np.lib.format.read_array_header_2_0
-            )
-            shape, _, kind = header(file)
-            promised, size = file.tell() + math.prod(shape) * kind.itemsize, os.fstat(file.fileno()).st_size
-            if promised != size:
-                raise ValueError(f"its header promises {promised} bytes, it has {size}")
-            file.seek(0)
             array: npt.NDArray[np.generic] = np.load(file, allow_pickle=False)
     except CorruptDataError as error:
         raise damaged(error.what, path) from None
@@ -99,7 +86,7 @@ def load_labels(path: Path, count: int) -> npt.NDArray[np.int64]:
 def sync_folder(folder: Path) -> None:
     """Sync every file and folder under `folder` to disk."""
     paths = [folder, *itertools.islice(folder.rglob("*"), MOST_SYNCS)]
-    if len(paths) > MOST_SYNCS:  # one call per file system is faster than so many
+    if len(paths) > MOST_SYNCS:  # one call per file system is faster
         handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
         try:
             sync_file_system(handle, folder)

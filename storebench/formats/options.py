@@ -1,7 +1,6 @@
 """Typed options of readers: one row per option, with its name, type, default, allowed values and meaning."""
 
 import dataclasses
-import difflib
 import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -52,12 +51,7 @@ class Option:
         whole = text.isascii() and text.isdecimal() and len(text) <= 18
         if whole and self.most is not None and self.least <= int(text) <= self.most:
             return int(text) * self.unit
-        near = difflib.get_close_matches(text, self.words, n=1, cutoff=0.6)
-        raise UsageError(
-            f"{self.name} must be {self.allowed}, not {brief(text)}",
-            where=reader,
-            hint=f"Did you mean {near[0]!r}?" if near else None,
-        )
+        raise UsageError(f"{self.name} must be {self.allowed}, not {brief(text)}", where=reader)
 
     def text(self, value: OptionValue) -> str:
         """Return the canonical spelling of a value."""

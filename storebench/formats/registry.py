@@ -1,6 +1,5 @@
 """The available formats, and the parser of backend names."""
 
-import difflib
 import functools
 import importlib
 import importlib.metadata
@@ -10,7 +9,7 @@ from pathlib import Path
 
 from storebench.codecs import Decoding, decoding_of, get_codec
 from storebench.codecs.decoders import DECODERS, DEFAULT_DECODER, has_library
-from storebench.codecs.registry import DECODER, SCALE, codec_named, decoders_of
+from storebench.codecs.registry import DECODER, SCALE, codec_named, has_decoders
 from storebench.errors import MissingDependencyError, UnknownNameError, UsageError, install_line
 from storebench.formats.base import Format, FormatInfo, Reader, Traits
 from storebench.formats.options import as_text
@@ -32,13 +31,6 @@ class FormatEntry:
     target: str  # "module:Class"
     install: str | None = None
     libraries: tuple[str, ...] = ()  # modules that the format needs, if it imports them only when it is used
-    note: str = ""  # needs of the command on some machines, as a clause; "" for none
-
-    @property
-    def hint(self) -> str | None:
-        """The advice for a missing library, as a sentence; None if there is none."""
-        note = f" ({self.note})" if self.note else ""
-        return f"Run: {self.install}{note}." if self.install else None
 
     def load(self) -> object:
         """Import the module and return its attribute, None if it has none; raise `ModuleNotFoundError`."""
@@ -55,9 +47,7 @@ BUILTIN: dict[str, FormatEntry] = {
     "memory": FormatEntry(target="storebench.formats.memory.format:MemoryFormat"),
     "leveldb": FormatEntry(
         target="storebench.formats.leveldb.format:LevelDbFormat",
-        install=install_line("plyvel"),
-        note="plyvel has no wheel for Python 3.13 and later: there, install LevelDB's headers first, "
-        "such as Debian's libleveldb-dev",
+        install=f"{install_line('plyvel')} (from Python 3.13 on, install LevelDB's headers first: libleveldb-dev)",
     ),
     "lmdb": FormatEntry(target="storebench.formats.lmdb.format:LmdbFormat", install=install_line("lmdb")),
 }
@@ -81,13 +71,7 @@ PEERS: dict[str, FormatEntry] = {
     "webdataset": _peer("webdataset:WebDatasetFormat", "webdataset"),
     "tfrecord": _peer("tfrecord:TfRecordFormat", "google_crc32c"),
     "array_record": _peer("array_record:ArrayRecordFormat", "array_record"),
-    "litdata": _peer("indexed:LitDataFormat", "litdata"),
-    "mds": FormatEntry(
-        target="storebench.formats.peers.indexed:MdsFormat",
-        install=install_line("streaming"),
-        libraries=("streaming",),
-        note="in an environment of its own, because it needs numpy < 2.2",
-    ),
+    "litdata": _peer("litdata:LitDataFormat", "litdata"),
     "lance": _peer("lance:LanceFormat", "lance"),
     "rocksdb": _peer("rocksdb:RocksDbFormat", "rocksdict"),
     "zarr": _peer("zarr:ZarrFormat", "zarr", "tensorstore"),
@@ -140,17 +124,13 @@ def is_installed(name: str) -> bool:
 def get_format(name: str) -> Format:
     entry = BUILTIN.get(name) or REFERENCES.get(name) or entry_points().get(name)
     if entry is None:
-        unknown = UnknownNameError.of("format", name, [*format_names(), *REFERENCES, *ALIASES])
-        if unknown.hint and unknown.hint.startswith("Known"):  # no name is near: it may be that of a plugin
-            plugins = "Other packages add formats: 'storebench formats' lists those that are installed."
-            raise UnknownNameError(unknown.what, hint=f"{unknown.hint} {plugins}")
-        raise unknown
+        raise UnknownNameError.of("format", name, [*format_names(), *REFERENCES, *ALIASES])
     try:
         format_class = entry.load()
     except ModuleNotFoundError as error:
         raise MissingDependencyError(
             f"the format {name!r} needs the library {error.name!r}, which is not installed",
-            hint=entry.hint,
+            hint=entry.install and f"Run: {entry.install}.",
         ) from error
     if not (isinstance(format_class, type) and issubclass(format_class, Format)):
         raise UsageError(
@@ -172,9 +152,7 @@ def parse_backend(text: str) -> Backend:
             f"no backend is called {text!r}", hint="Write FORMAT[+CODEC][:READER], such as lmdb+jpeg."
         )
     if name in ALIASES:
-        raise UsageError(
-            f"{name!r} is short for {ALIASES[name]}, whose codec is named", hint=f"Write files+{codec}."
-        )
+        raise UsageError(f"{name!r} is short for {ALIASES[name]}", hint=f"Write files+{codec}.")
     format_ = get_format(name)
     readers = format_.readers()
     codec = codec or format_.info.default_codec
@@ -211,15 +189,8 @@ def _decoder_and_reader(text: str, parts: Sequence[str], format_: Format, codec:
     decoders = [part for part in parts if part in DECODERS and part not in readers]
     others = [part for part in parts if part not in decoders]
     if unknown := [part for part in others if part not in readers]:
-        # Neither a reader nor, where the codec has them, a decoder.
-        part, container, known = unknown[0], format_.info.name, decoders_of(codec)
-        near = [*readers, *difflib.get_close_matches(part, DECODERS)]
-        kind = f"decoder of {codec} or reader of {container}" if known else f"reader of {container}"
-        error = UnknownNameError.of(kind, part, near)
-        if not known or difflib.get_close_matches(part, near):
-            raise error
-        hint = f"Decoders: {known}. Readers: {', '.join(sorted(readers))}."
-        raise UnknownNameError(error.what, hint=hint)
+        known = [*readers, *(DECODERS if has_decoders(codec) else ())]
+        raise UnknownNameError.of(f"reader of {format_.info.name}", unknown[0], known)
     if len(decoders) > 1 or len(others) > 1:
         raise UsageError(
             f"cannot read {text!r}",

@@ -72,8 +72,7 @@ class Windows:
         size = math.prod(image_shape)
         if len(self) and (offsets.min() < 0 or offsets.max() > source.size - size):
             raise _outside()
-        images = (source[at : at + size].reshape(image_shape) for at in offsets.tolist())
-        self._cut_each(images, image_shape, out)
+        self.copy_each([source[at : at + size] for at in offsets.tolist()], image_shape, out)
 
     def copy_each(self, images: Sequence[FlatPixels], image_shape: ImageShape, out: Batch) -> None:
         """Copy window i out of ``images[i]``, each whole and in its own memory, into ``out[i]``; see `cut`."""

@@ -249,13 +249,13 @@ class MatrixWithoutLoop(Strict):
                 raise ValueError(
                     f"{backend.name} asks a server: set place to s3:http://HOST:PORT/BUCKET or nfs:HOST/PATH"
                 )
-            described, kinds = get_format(backend.format), {place.kind for place in places}
+            readers, kinds = get_format(backend.format).readers(), {place.kind for place in places}
             near = [
                 f"{backend.format}+{backend.codec}:{name}"
-                for name, info in described.readers().items()
+                for name, info in readers.items()
                 if kinds & {*info.traits.servers}
             ]
-            instead = f"{near[0]} reads there" if near else described.info.unserved or "nothing of it does"
+            instead = f"{near[0]} reads there" if near else "nothing of it does"
             raise ValueError(
                 f"{backend.name} cannot be read from {places[0]} without a mount, {instead}; place 'copy:{places[0]}' copies it first"
             )

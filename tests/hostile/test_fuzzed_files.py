@@ -108,16 +108,6 @@ def test_the_files_of_a_store(here: Here, stores: Path, store: str, reader: str)
         path.write_bytes(content)
 
 
-def test_a_damaged_page_index_is_not_used(here: Here, stores: Path) -> None:
-    store, random_ = stores / "lmdb+raw", random.Random(5)
-    (path,) = stores.glob(".*.pages")
-    content = path.read_bytes()
-    drawn = (cut_or_flipped(content, random_) for _ in range(ROUNDS // 2))
-    for change, damaged in [*RAW.items(), *drawn, ("too long", content + bytes(1 << 20))]:
-        path.write_bytes(damaged)
-        assert here(change, "verify", store, "--reader", "direct") == 0, change
-
-
 FOREIGN: dict[str, Callable[[Path], Path]] = {
     "HDF5": lambda folder: write_vlen(folder / "a.h5", jpegs(20), chunks=(4,), compression="gzip"),
     "LMDB": lambda folder: write_lmdb(folder / "a", numbered(jpegs(20))),

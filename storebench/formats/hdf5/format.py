@@ -1,6 +1,6 @@
 """The format: one HDF5 file that describes itself, and its reader that goes past the library."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,26 +8,21 @@ import h5py
 import numpy as np
 
 from storebench.arrays import Indices
-from storebench.formats.base import Fetched, Format, FormatInfo, ReaderInfo, Writer
+from storebench.formats.base import Format, FormatInfo, ReaderInfo, Writer
 from storebench.formats.common import damaged
-from storebench.formats.hdf5.chunks import NoPlaceError, chunk_addresses, diagnose_chunking, row_offsets
 from storebench.formats.hdf5.get import DATA_FILE, H5_ERRORS, Hdf5GetReader, Hdf5Writer, read_whole
-from storebench.formats.options import Options
 from storebench.formats.reads.direct_file import Offsets
 from storebench.formats.reads.extents import ExtentReader, locator
 from storebench.formats.reads.planned import ReadPolicy
-from storebench.formats.windows import Batch
 from storebench.record.manifest import Manifest, StoreSpec
 
 
 class Hdf5DirectReader(ExtentReader):
-    """Explicit, planned reads of ``data.h5``; the library only opens it."""
+    """Explicit, planned reads of ``data.h5`` as the writer lays it out; the library only opens it."""
 
     def __init__(self, store: Path, manifest: Manifest, options: ReadPolicy) -> None:
         super().__init__(store, manifest, options)
         self._path = store / DATA_FILE
-        self._library: Hdf5GetReader | None = None
-        self._why_library = ""
         # Sample -> (offset, length) of its parts beyond the first, if a sample is on chunks that are not adjacent.
         self._later_parts: dict[int, list[tuple[int, int]]] = {}
         try:
@@ -37,8 +32,6 @@ class Hdf5DirectReader(ExtentReader):
             raise
 
     def _fetch(self, indices: Indices) -> list[bytes]:
-        if self._library is not None:
-            return self._library.fetch(indices)
         payloads = super()._fetch(indices)
         if self._later_parts:
             for row, number in enumerate(indices.tolist()):
@@ -48,35 +41,6 @@ class Hdf5DirectReader(ExtentReader):
                     payloads[row] += part.tobytes()
         return payloads
 
-    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
-        if self._library is not None:
-            return self._library.fetch_into(indices, out)
-        return super()._fetch_into(indices, out)
-
-    @property
-    def serves_windows(self) -> bool:
-        """Whether the file has a place for each sample; the library copies whole images only."""
-        return self._library is None and super().serves_windows
-
-    # As its parent does; said again, because a class that overrides _fetch_into alone serves no windows.
-    _fetch_windows = ExtentReader._fetch_windows  # noqa: SLF001
-
-    def _plan(self, batches: Sequence[Indices]) -> None:
-        if self._library is None:  # the library cannot read ahead
-            super()._plan(batches)
-
-    def notes(self) -> dict[str, str]:
-        if self._library is None:
-            return super().notes()
-        diagnosis = diagnose_chunking(self._path)
-        notes = {"through the library": self._why_library}
-        return notes if diagnosis is None else {**notes, "chunking": diagnosis}
-
-    def _close(self) -> None:
-        if self._library is not None:
-            self._library.close()
-        super()._close()
-
     def _open(self) -> None:
         if not self._path.is_file():
             raise damaged("the file is missing", self._path)
@@ -84,16 +48,8 @@ class Hdf5DirectReader(ExtentReader):
             with h5py.File(self._path, "r", locking=False) as file:
                 self.labels = read_whole(file["label"].id, "label", self.manifest.count, self._path)
                 offsets, lengths = self._places(file)
-        except NoPlaceError as error:
-            self._why_library = str(error)
-            # With a cache for the chunks of a window, so that each is decompressed once. The number of slots is a
-            # prime, so that few chunks share one, as HDF5's manual advises.
-            cache = 100_003, self.options.window()
-            self._library = Hdf5GetReader(self.store, self.manifest, Options(), cache)
-            return
         except H5_ERRORS as error:
             raise damaged(f"HDF5 cannot open it ({error})", self._path) from error
-        self._check_lengths(lengths, self._path)
         mean = int(lengths.mean()) if len(lengths) else 0
         if (offsets < 0).any() or (len(offsets) and (offsets + lengths).max() > self._path.stat().st_size):
             raise damaged("a sample lies outside the file", self._path)
@@ -105,25 +61,29 @@ class Hdf5DirectReader(ExtentReader):
             data = file["data"]
             if data.shape != (count, *self.image_shape) or data.dtype != np.uint8:
                 raise damaged(f"an array {data.dtype}{data.shape} of other images", self._path)
-            size = self.manifest.dataset.image_bytes
-            return row_offsets(data), np.full(count, size, np.int64)
+            start, size = data.id.get_offset(), self.manifest.dataset.image_bytes
+            if start is None:
+                raise damaged("the images are not in one piece", self._path)
+            return start + np.arange(count) * size, np.full(count, size, np.int64)
         bounds = read_whole(file["offset"].id, "offset", count + 1, self._path)
         blob = file["payload"]
         if bounds[0] != 0 or (np.diff(bounds) < 0).any():
             raise damaged("the offsets do not ascend from 0", self._path)
-        if blob.shape != (int(bounds[-1]),) or blob.dtype != np.uint8:
+        if blob.shape != (int(bounds[-1]),) or blob.dtype != np.uint8 or not blob.chunks or blob.compression:
             raise damaged(
-                f"a blob {blob.dtype}{blob.shape} where {int(bounds[-1])} bytes were expected", self._path
+                f"a blob {blob.dtype}{blob.shape} where {int(bounds[-1])} bytes in chunks were expected",
+                self._path,
             )
         return self._blob_places(blob, bounds)
 
     def _blob_places(self, blob: Any, bounds: Offsets) -> tuple[Offsets, Offsets]:
         """Return each payload's place; that of its first part if it is on chunks that are not adjacent."""
+        (chunk,) = blob.chunks
+        addresses = np.full(-(-blob.size // chunk), -1, np.int64)
+        blob.id.chunk_iter(lambda info: addresses.put(info.chunk_offset[0] // chunk, info.byte_offset))
+        if (addresses < 0).any():
+            raise damaged("a chunk was never written", self._path)
         starts, stops = bounds[:-1], bounds[1:]
-        chunk = blob.chunks[0] if blob.chunks else max(1, blob.shape[0])
-        addresses = chunk_addresses(blob)
-        if not len(addresses):
-            return starts, stops - starts
         numbers = np.minimum(starts // chunk, len(addresses) - 1)
         offsets = addresses[numbers] + starts - numbers * chunk
         lengths = stops - starts
@@ -158,9 +118,7 @@ class Hdf5Format(Format):
                 note="h5py lets one thread of a process in at a time",
             ),
             "direct": ReaderInfo(
-                reader=Hdf5DirectReader,
-                summary="explicit planned reads at the data's offset",
-                note="compressed data still goes through the library",
+                reader=Hdf5DirectReader, summary="explicit planned reads at the data's offset"
             ),
         }
 

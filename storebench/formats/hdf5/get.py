@@ -23,20 +23,14 @@ from storebench.record.manifest import Manifest, StoreSpec
 
 DATA_FILE = "data.h5"
 
+# Bytes written at a time, and the chunk size of the growing blob of payloads.
 BUFFER_BYTES = 4 << 20
-"""Bytes written at a time, and the chunk size of the growing blob of payloads."""
 
+# Errors that h5py raises for a file that is damaged, or that holds other content than it should.
 H5_ERRORS = (
-    OSError,
-    RuntimeError,
-    KeyError,
-    ValueError,
-    TypeError,
-    AttributeError,
-    OverflowError,
-    MemoryError,
+    *(OSError, RuntimeError, KeyError, ValueError, TypeError),
+    *(AttributeError, OverflowError, MemoryError),
 )
-"""Errors that h5py raises for a file that is damaged, or that holds other content than it should."""
 
 
 class Hdf5Writer(Writer):
@@ -149,20 +143,15 @@ def read_whole(dataset: h5py.h5d.DatasetID, name: str, count: int, path: Path) -
 class Hdf5GetReader(Reader):
     """Read one hyperslab per sample straight into the batch, through h5py's low-level interface."""
 
-    def __init__(
-        self, store: Path, manifest: Manifest, options: Options, chunk_cache: tuple[int, int] = (0, 0)
-    ) -> None:
+    def __init__(self, store: Path, manifest: Manifest, options: Options) -> None:
         super().__init__(store, manifest, options)
         self._path = store / DATA_FILE
-        # Slots and bytes: without any, HDF5 reads only the part of a chunk that it needs, not the whole 4 MiB.
-        self._chunk_cache = chunk_cache
         if not self._path.is_file():
             raise damaged("the file is missing", self._path)
         access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
         access.set_sieve_buf_size(1)  # it would read 64 KiB around each small image, without a faster epoch
-        access.set_file_locking(
-            False, True
-        )  # a store is never written again, and read-only disks have no locks
+        # A store is never written again, and read-only disks have no locks.
+        access.set_file_locking(False, True)
         try:
             self._file = h5py.h5f.open(bytes(self._path), h5py.h5f.ACC_RDONLY, access)
         except OSError as error:
@@ -219,7 +208,8 @@ class Hdf5GetReader(Reader):
 
     def _dataset(self, name: str) -> h5py.h5d.DatasetID:
         access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
-        access.set_chunk_cache(*self._chunk_cache, 1.0)
+        # Without a cache, HDF5 reads only the part of a chunk that it needs, not the whole 4 MiB.
+        access.set_chunk_cache(0, 0, 1.0)
         try:
             return h5py.h5d.open(self._file, name.encode(), access)
         except H5_ERRORS as error:

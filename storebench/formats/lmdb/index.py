@@ -11,16 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from storebench.arrays import Integers
-from storebench.errors import CorruptDataError, CorruptStoreError, StorebenchError, UsageError
+from storebench.errors import CorruptStoreError, StorebenchError, UsageError
 from storebench.formats.lmdb.pages import DATA_FILE, Nodes, PageFile, current_meta, leaves, sub_databases
-from storebench.system.reading import read_small_file
 from storebench.system.scratch import scratch_folder, user_cache_folder
 
-_VERSION = 1
-_HEADER_BYTES = 8 * 8 + 16
-
-LEAST_ENTRY_BYTES = 10
-"""Least bytes of an entry in its page: a pointer of 2 bytes, and a node's header of 8."""
+_VERSION = 2
+_HEADER_BYTES = 8 * 8
 
 
 class FileIdentity(NamedTuple):
@@ -75,32 +71,24 @@ def open_index(path: Path | str) -> PageIndex:
 
 def build_index(path: Path | str) -> PageIndex:
     """Walk the tree and return the index, regardless of any cache. See `open_index`."""
-    for _ in range(3):
-        with PageFile(data_file(path)) as file:
-            before = FileIdentity.of(file)
-            try:
-                index = _walk(file, before)
-            except CorruptStoreError:
-                if FileIdentity.of(file) == before:
-                    raise
-                continue  # a writer reused pages in the meantime: try again
-            if FileIdentity.of(file) == before and before.transaction == file.meta.transaction:
+    with PageFile(data_file(path)) as file:
+        identity = FileIdentity.of(file)
+        try:
+            index = _walk(file, identity)
+        except CorruptStoreError:
+            if FileIdentity.of(file) == identity:
+                raise
+        else:
+            if FileIdentity.of(file) == identity and identity.transaction == file.meta.transaction:
                 return index
     raise CorruptStoreError("the file is being written to", where=path, hint="Index it when that is done.")
 
 
 def _walk(file: PageFile, identity: FileIdentity) -> PageIndex:
     tree = file.meta.main
-    if tree.entries > min(tree.leaf_pages, file.pages) * (file.meta.page_bytes // LEAST_ENTRY_BYTES):
-        raise CorruptStoreError(
-            f"{tree.entries} entries on {tree.leaf_pages} pages of {file.pages}", where=file.path
-        )
     # Not allocated at once: the record may promise more entries than a file with holes really contains.
-    offsets: list[Integers] = []
-    lengths: list[npt.NDArray[np.uint32]] = []
-    own: list[Integers] = []
-    keys = _KeyCheck(file.path)
-    done = 0
+    offsets, lengths = [np.empty(0, np.int64)], [np.empty(0, np.uint32)]
+    done = numbered = 0
     for nodes in leaves(file, tree):
         if named := sub_databases(nodes):
             names = ", ".join(name.decode(errors="replace") for name in named[:5])
@@ -111,73 +99,29 @@ def _walk(file: PageFile, identity: FileIdentity) -> PageIndex:
             )
         if done + len(nodes) > tree.entries:
             raise CorruptStoreError("more entries than the tree's record says", where=file.path)
-        starts, sizes, pages = file.values(nodes)
-        offsets.append(starts)
-        lengths.append(sizes.astype(np.uint32))
-        leaf_pages = np.unique(nodes.page_numbers)
-        own += [pages, np.stack([leaf_pages, np.ones_like(leaf_pages)], axis=1)]
-        keys.add(nodes)
+        offsets.append(file.values(nodes))
+        lengths.append(nodes.sizes.astype(np.uint32))
+        if numbered == done:
+            numbered += _numbered(nodes, done)
         done += len(nodes)
     if done != tree.entries:
         raise CorruptStoreError(f"{done} entries where the record says {tree.entries}", where=file.path)
-    _refuse_shared_pages(own, file.path)
     return PageIndex(
         identity=identity,
         page_bytes=file.meta.page_bytes,
-        offsets=np.concatenate([np.empty(0, np.int64), *offsets]),
-        lengths=np.concatenate([np.empty(0, np.uint32), *lengths]),
-        numbered=keys.numbered,
+        offsets=np.concatenate(offsets),
+        lengths=np.concatenate(lengths),
+        numbered=numbered,
     )
 
 
-def _refuse_shared_pages(own: list[Integers], path: Path) -> None:
-    """Refuse a page that belongs to a value, and to a leaf or another value as well."""
-    if not own:
-        return
-    pages = np.concatenate(own)
-    pages = pages[np.argsort(pages[:, 0], kind="stable")]
-    shared = pages[1:, 0] < pages[:-1, 0] + pages[:-1, 1]
-    if shared.any():
-        raise CorruptStoreError(
-            f"page {int(pages[1:, 0][shared][0])} belongs to two values",
-            where=path,
-            hint="Write the database again.",
-        )
-
-
-class _KeyCheck:
-    """Check that keys ascend, and count how many of the first ones are the numbers 0, 1, 2, ..."""
-
-    def __init__(self, path: Path) -> None:
-        self.numbered = 0
-        self._path = path
-        self._seen = 0
-        self._last: bytes | None = None
-
-    def add(self, nodes: Nodes) -> None:
-        lengths = nodes.key_lengths
-        width = max(8, -(-int(lengths.max()) // 8) * 8)
-        room = np.concatenate([nodes.data, np.zeros(width, np.uint8)])
-        windows = np.ndarray((len(room) - width + 1,), f"V{width}", room, strides=(1,))
-        keys = windows[nodes.keys].view(np.uint8).reshape(len(nodes), width)
-        keys[np.arange(width) >= lengths[:, None]] = 0
-        words = keys.view(">u8").astype(np.uint64)
-        before, after = words[:-1], words[1:]
-        at = np.argmax(before != after, axis=1)
-        rows = np.arange(len(at))
-        smaller, larger = before[rows, at], after[rows, at]
-        # Equal up to the padding: then the shorter key is the smaller one.
-        ascends = (smaller < larger) | ((smaller == larger) & (lengths[:-1] < lengths[1:]))
-        if not ascends.all() or (self._last is not None and nodes.key(0) <= self._last):
-            raise CorruptStoreError("the keys do not ascend", where=self._path)
-        self._last = nodes.key(len(nodes) - 1)
-        if self.numbered == self._seen:
-            digits = keys[:, :8].astype(np.int64) - ord("0")
-            numbers = digits @ (10 ** np.arange(7, -1, -1))
-            plain = (lengths == 8) & ((digits >= 0) & (digits <= 9)).all(axis=1)
-            right = plain & (numbers == self._seen + np.arange(len(keys)))
-            self.numbered += int(np.argmin(right)) if not right.all() else len(keys)
-        self._seen += len(keys)
+def _numbered(nodes: Nodes, first: int) -> int:
+    """Return how many of the first nodes have the keys `first`, ``first + 1`` and so on."""
+    digits = nodes.data[nodes.keys[:, None] + np.arange(8)].astype(np.int64) - ord("0")
+    numbers = digits @ (10 ** np.arange(7, -1, -1))
+    right = (nodes.key_lengths == 8) & ((digits >= 0) & (digits <= 9)).all(axis=1)
+    right &= numbers == first + np.arange(len(nodes))
+    return len(nodes) if right.all() else int(np.argmin(right))
 
 
 def kept_indexes(path: Path | str) -> list[Path]:
@@ -195,13 +139,6 @@ def _cache_places(path: Path) -> list[Path]:
     return [store.parent / name, *([] if cache is None else [cache / f"{tag}{name}"])]
 
 
-def _digest(header: Integers, offsets: Integers, lengths: npt.NDArray[np.uint32]) -> bytes:
-    digest = hashlib.blake2b(digest_size=16)
-    for array in (header, offsets, lengths):
-        digest.update(np.ascontiguousarray(array).data)
-    return digest.digest()
-
-
 def _header(identity: FileIdentity, page_bytes: int, numbered: int, count: int) -> Integers:
     return np.array([_VERSION, *identity, page_bytes, numbered, count], "<i8")
 
@@ -209,26 +146,21 @@ def _header(identity: FileIdentity, page_bytes: int, numbered: int, count: int) 
 def _load(place: Path, identity: FileIdentity, page_bytes: int) -> PageIndex | None:
     """Return the index that is kept in `place` if it is complete and belongs to the current file."""
     try:
-        most = _HEADER_BYTES + 12 * (identity.size // LEAST_ENTRY_BYTES)
-        raw = read_small_file(place, most_bytes=most)
-    except (OSError, CorruptDataError):
+        raw = place.read_bytes()
+    except OSError:
         return None
     if len(raw) < _HEADER_BYTES:
         return None
     header = np.frombuffer(raw, "<i8", 8)
     numbered, count = int(header[6]), int(header[7])
-    right = _header(identity, page_bytes, numbered, count)
-    if not np.array_equal(header, right) or len(raw) != _HEADER_BYTES + 12 * count:
-        return None
-    offsets = np.frombuffer(raw, "<i8", count, _HEADER_BYTES)
-    lengths = np.frombuffer(raw, "<u4", count, _HEADER_BYTES + 8 * count)
-    if raw[64:_HEADER_BYTES] != _digest(header, offsets, lengths):
+    expected = _header(identity, page_bytes, numbered, count)
+    if not np.array_equal(header, expected) or len(raw) != _HEADER_BYTES + 12 * count:
         return None
     return PageIndex(
         identity=identity,
         page_bytes=page_bytes,
-        offsets=offsets,
-        lengths=lengths,
+        offsets=np.frombuffer(raw, "<i8", count, _HEADER_BYTES),
+        lengths=np.frombuffer(raw, "<u4", count, _HEADER_BYTES + 8 * count),
         numbered=numbered,
     )
 
@@ -236,14 +168,14 @@ def _load(place: Path, identity: FileIdentity, page_bytes: int) -> PageIndex | N
 def _keep(index: PageIndex, places: list[Path]) -> None:
     """Write the index to the first place that can be written. A reader also works without the file."""
     header = _header(index.identity, index.page_bytes, index.numbered, len(index))
-    digest = _digest(header, index.offsets, index.lengths)
-    whole = b"".join((header.tobytes(), digest, index.offsets.tobytes(), index.lengths.tobytes()))
     for place in places:
         with contextlib.suppress(OSError, StorebenchError):
             place.parent.mkdir(parents=True, exist_ok=True)
             with scratch_folder("kept", place.parent) as scratch:
                 unfinished = scratch / place.name
-                unfinished.write_bytes(whole)
+                unfinished.write_bytes(
+                    b"".join(part.tobytes() for part in (header, index.offsets, index.lengths))
+                )
                 unfinished.chmod(0o644)
                 unfinished.replace(place)
             return

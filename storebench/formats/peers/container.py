@@ -27,12 +27,11 @@ from storebench.formats.registry import get_format, is_installed
 from storebench.record.manifest import Manifest, StoreSpec
 from storebench.settings.backend import STREAM
 from storebench.system.pickles import unpickled
-from storebench.system.reading import read_small_file
 
 SCAN_FILE, NUMBERS_FILE = "container.pickle", "numbers.npy"
 
+# The format whose library serves each kind that has an order of its own.
 STREAMS: dict[type[Container], str] = {TarShards: "webdataset", TfRecords: "tfrecord"}
-"""The format whose library serves each kind that has an order of its own."""
 
 
 def backend_in_place(dataset: Dataset, *, may_stream: bool) -> tuple[str, int]:
@@ -79,13 +78,11 @@ def container_of(store: Path) -> Container:
     """Return the container of a store, with nothing of it open."""
     path = store / SCAN_FILE
     try:
-        found = unpickled(read_small_file(path, most_bytes=64 << 30), own=True)
-    except OSError as error:
-        raise damaged(f"the file cannot be read ({error.strerror})", path) from error
-    except pickle.UnpicklingError:
-        raise damaged("it does not say where the samples are", path) from None
-    assert isinstance(found, Container)
-    return found
+        container = unpickled(path.read_bytes(), own=True)
+    except (OSError, pickle.UnpicklingError) as error:
+        raise damaged("it does not say where the samples are", path) from error
+    assert isinstance(container, Container)
+    return container
 
 
 def data_files(store: Path) -> list[Path]:

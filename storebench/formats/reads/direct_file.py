@@ -29,14 +29,11 @@ from storebench.probes.page_count import (
 from storebench.system.kernel import load_kernel
 from storebench.system.libc import LIBC
 
-Offsets = npt.NDArray[np.int64]
-"""Byte offsets in a file, int64 [n]."""
+Offsets = npt.NDArray[np.int64]  # byte offsets in a file, int64 [n]
+SampleRows = npt.NDArray[np.uint8]  # samples of one size, uint8 [n, S], C order
 
-SampleRows = npt.NDArray[np.uint8]
-"""Samples of one size, uint8 [n, S], C order."""
-
+# Smaller samples cost more in calls than in copying, so they are gathered from a mapping.
 SMALL_BYTES = 32 << 10
-"""Smaller samples cost more in calls than in copying, so they are gathered from a mapping."""
 
 _FAULT_AROUND_BYTES = 64 << 10  # the kernel maps this much of a file on one page fault
 _GROUP_BYTES, _GROUP_HINTS = 4 << 20, 256
@@ -130,7 +127,7 @@ class DirectFile:
         return os.lseek(self.fd, 0, os.SEEK_END) < self.size
 
     def is_mapped(self, start: int, stop: int) -> bool:
-        """Return whether every page of a range is resident; this is fast if the process has mapped all of it."""
+        """Tell whether every page of a range is resident; this is fast if the process has mapped all of it."""
         start &= -PAGE_BYTES
         stop = min(stop, self.size)
         return self._may_mincore and self._mincore(start, stop - start) == -(-(stop - start) // PAGE_BYTES)
@@ -144,7 +141,7 @@ class DirectFile:
         return self._count(start, stop - start) / -(-(stop - start) // PAGE_BYTES)
 
     def _way(self, fstype: str) -> tuple[Callable[[int, int], int] | None, str]:
-        """Return the function that counts the resident pages of a range of this file, or the reason why there is none."""
+        """Return a function that counts the resident pages of a range, or the reason for its absence."""
         # On overlayfs cachestat always returns 0, because the pages belong to the underlying file.
         ways: list[Callable[[int, int], int]] = [self._mincore]
         if fstype != "overlay":
@@ -224,26 +221,12 @@ class DirectFile:
 
     def copy_rows(self, offsets: Offsets, out: SampleRows) -> None:
         """Copy samples of one size out of the mapping, row i from ``offsets[i]``."""
-        size, kernel = out.shape[1], load_kernel()
-        if kernel is not None:
-            if kernel.rows(self.bytes, offsets, out) < len(offsets):
-                raise IndexError("a sample is not inside of its file")
-            return
-        self._copy_rows_without_kernel(offsets, out, size)
-
-    def _copy_rows_without_kernel(self, offsets: Offsets, out: SampleRows, size: int) -> None:
-        if size >= SMALL_BYTES:
-            for row, at in enumerate(offsets.tolist()):
-                out[row] = self.bytes[at : at + size]
-            return
-        # A view of the mapping in which element i is the `size` bytes that begin at byte i.
-        records = np.ndarray((max(0, self.size - size + 1),), f"V{size}", self._map, strides=(1,))
-        target = out.view(records.dtype)[:, 0]
-        # In runs that fit into the processor's cache: indexing makes a copy, and the assignment a second one. From
-        # 128 KiB on, the C library maps and unmaps memory for each copy.
-        step = max(1, (96 << 10) // size)
-        for at in range(0, len(offsets), step):
-            target[at : at + step] = records[offsets[at : at + step]]
+        kernel = load_kernel()
+        if kernel is None:
+            for row, at in zip(out, offsets.tolist(), strict=True):
+                row[:] = self.bytes[at : at + len(row)]
+        elif kernel.rows(self.bytes, offsets, out) < len(offsets):
+            raise IndexError("a sample is not inside of its file")
 
     def read_rows(self, offsets: Offsets, out: SampleRows) -> None:
         """Read samples of one size with ``preadv``, row i from ``offsets[i]``."""

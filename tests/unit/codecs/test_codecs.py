@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as npst
 from PIL import Image as PilImage
 
 from storebench.codecs import get_codec
-from storebench.errors import CorruptDataError, MissingDependencyError, UnknownNameError, UsageError
+from storebench.errors import CorruptDataError, MissingDependencyError, UsageError
 from storebench.formats import parse_backend
 from tests.support.codecs import ALL, LOSSLESS, LOSSY, installed
 from tests.support.thinning import examples
@@ -32,11 +32,6 @@ def decoded(name: str, payload: bytes, shape: tuple[int, ...]) -> Image:
     out = np.full(shape, 99, dtype=np.uint8)
     get_codec(name).decode_into(payload, out)
     return out
-
-
-@fixed
-def test_the_codecs_say_which_of_them_give_back_the_pixels(name: str) -> None:
-    assert get_codec(name).lossless == (name in LOSSLESS)
 
 
 @lossless
@@ -99,9 +94,7 @@ def test_a_payload_of_another_shape_is_refused(name: str) -> None:
         decoded(name, payload, (9, 9, 3))
 
 
-@pytest.mark.parametrize(
-    ("name", "other"), [("png", "JPEG"), ("jpeg", "PNG"), ("png", "GIF"), ("webp", "PNG"), ("jpeg", "WEBP")]
-)
+@pytest.mark.parametrize(("name", "other"), [("png", "GIF"), ("jpeg", "PNG"), ("webp", "PNG")])
 def test_a_file_of_another_kind_is_refused(name: str, other: str) -> None:
     buffer = io.BytesIO()
     PilImage.fromarray(np.zeros((8, 8), np.uint8)).save(buffer, other)
@@ -109,19 +102,12 @@ def test_a_file_of_another_kind_is_refused(name: str, other: str) -> None:
         decoded(name, buffer.getvalue(), (8, 8, 1))
 
 
-def test_an_unknown_codec_is_refused_with_the_nearest_name() -> None:
-    with pytest.raises(UnknownNameError, match="Did you mean 'jpeg'"):
-        get_codec("jpg")
-
-
 @pytest.mark.parametrize(
     ("text", "name"),
     [
         ("lmdb+jpeg:90", "lmdb+jpeg"),
         ("lmdb+jpeg:080", "lmdb+jpeg:80"),
-        ("jpeg:75", "files+jpeg:75"),
         ("lmdb+webp:direct:80", "lmdb+webp:80:direct"),
-        ("hdf5+zstd", "hdf5+zstd"),
     ],
 )
 def test_the_quality_is_a_part_of_the_codecs_name(text: str, name: str) -> None:
@@ -134,8 +120,6 @@ def test_the_quality_is_a_part_of_the_codecs_name(text: str, name: str) -> None:
     ("text", "what"),
     [
         ("lmdb+jpeg:0", "from 1 to 100, not '0'"),
-        ("lmdb+webp:101", "from 1 to 100, not '101'"),
-        ("lmdb+webp:80:90", "not '80:90'"),
         ("lmdb+webp:" + "9" * 5000, "from 1 to 100, not '999"),
         ("png:6", "png has no quality"),
         ("lmdb+zstd:opencv", "zstd has no decoder to choose"),
@@ -146,11 +130,12 @@ def test_an_impossible_quality_or_decoder_is_refused(text: str, what: str) -> No
         parse_backend(text)
 
 
-def test_a_codec_without_its_library_is_refused_with_what_installs_it(
+def test_a_codec_or_decoder_without_its_library_is_refused_with_what_installs_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(sys.modules, "imagecodecs", None)
-    get_codec.cache_clear()
-    with pytest.raises(MissingDependencyError, match=r"'qoi' needs the library .*pip install imagecodecs"):
-        parse_backend("lmdb+qoi")
+    for library, backend in (("imagecodecs", "lmdb+qoi"), ("simplejpeg", "lmdb+jpeg:simplejpeg")):
+        monkeypatch.setitem(sys.modules, library, None)
+        get_codec.cache_clear()
+        with pytest.raises(MissingDependencyError, match=f"needs the library .*pip install {library}"):
+            parse_backend(backend)
     get_codec.cache_clear()

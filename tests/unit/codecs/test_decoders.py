@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from storebench.codecs import get_codec
-from storebench.codecs.decoders import DECODERS, has_library
-from storebench.errors import CorruptDataError, MissingDependencyError, UnknownNameError
+from storebench.codecs.decoders import DECODERS
+from storebench.errors import CorruptDataError, UnknownNameError
 from storebench.formats import parse_backend
 from tests.support.photo_folders import KINDS, photo, photo_file
 
@@ -29,42 +29,9 @@ def other(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.mark.parametrize("name", OTHERS)
-def test_a_decoder_without_its_library_is_refused_with_what_installs_it(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import sys
-
-    monkeypatch.setitem(sys.modules, LIBRARIES[name], None)
-    get_codec.cache_clear()
-    with pytest.raises(MissingDependencyError, match=rf"needs the library .*pip install {name}"):
-        parse_backend(f"lmdb+jpeg:{name}")
-    get_codec.cache_clear()
-
-
-@pytest.mark.parametrize(
-    ("backend", "what", "able"),
-    [
-        ("original:turbo", "decoder of original or reader of files", ("pillow", "simplejpeg", "opencv")),
-        ("lmdb+png:turbo:direct", "decoder of png or reader of lmdb", ("pillow", "opencv")),
-    ],
-)
-def test_an_unknown_decoder_is_refused_with_those_that_exist(
-    backend: str, what: str, able: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import sys
-
-    monkeypatch.setitem(sys.modules, "cv2", None)
-    with pytest.raises(UnknownNameError, match=f"no {what} is called 'turbo'") as caught:
-        parse_backend(backend)
-    told = str(caught.value)
-    named = told.partition("Decoders: ")[2].partition(". Readers: ")[0]
-    assert [word.partition(" ")[0] for word in named.split(", ")] == list(able)
-    assert "opencv (not installed: pip install opencv-python-headless)" in named
-    assert "Readers: " in told
-
-
-def test_a_misspelt_decoder_gets_the_nearest_name() -> None:
+def test_an_unknown_decoder_is_refused_with_those_that_exist() -> None:
+    with pytest.raises(UnknownNameError, match=r"Known: .*opencv, pillow, shared, simplejpeg"):
+        parse_backend("lmdb+png:turbo:direct")
     with pytest.raises(UnknownNameError, match="Did you mean 'simplejpeg'"):
         parse_backend("original:simplejpg")
 
@@ -139,7 +106,6 @@ def test_opencv_has_no_threads_beside_those_that_a_cell_gives() -> None:
     [
         ("jpeg:{}", "jpeg:{}"),
         ("lmdb+jpeg:{}:direct", "lmdb+jpeg:{}:direct"),
-        ("lmdb+jpeg:direct:{}", "lmdb+jpeg:{}:direct"),
         ("original:{}:threads?scale=dct", "original:{}:threads?scale=dct"),
     ],
 )
@@ -157,10 +123,3 @@ def test_what_pillow_accepts_ends_no_run_whatever_the_decoder(other: str) -> Non
         get_codec(codec).decode_into(damaged, first)
         get_codec(f"{codec}:{other}").decode_into(damaged, second)
         assert largest_difference(first[:20], second[:20]) <= 4, "the part that is whole"
-
-
-def test_a_folder_of_a_librarys_name_is_no_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "no_such_library").mkdir()
-    assert importlib.util.find_spec("no_such_library") is not None
-    assert not has_library("no_such_library")

@@ -1,5 +1,6 @@
 """The page index against py-lmdb as the judge, on databases of all shapes, whole and damaged."""
 
+import contextlib
 import os
 import shutil
 import struct
@@ -97,9 +98,7 @@ def test_any_keys_and_values_are_found_where_lmdb_finds_them(
         assert_as_lmdb(write(Path(name) / "db", *transactions))
 
 
-@pytest.mark.parametrize(
-    ("count", "key_bytes", "depth"), [(1, 8, 1), (300, 8, 2), (4000, 100, 3), (900, 500, 4), (5000, 505, 5)]
-)
+@pytest.mark.parametrize(("count", "key_bytes", "depth"), [(1, 8, 1), (300, 8, 2), (5000, 505, 5)])
 def test_trees_of_one_to_five_levels(folder: Path, count: int, key_bytes: int, depth: int) -> None:
     write(folder, {b"%08d" % i + b"k" * (key_bytes - 8): b"v%d" % i for i in range(count)})
     with PageFile(folder / "data.mdb") as file:
@@ -126,14 +125,13 @@ def test_numbered_counts_the_keys_that_are_their_own_position(folder: Path) -> N
     assert build_index(folder).numbered == 321
 
 
-@pytest.mark.parametrize("newer", [0, 1])
-def test_the_living_meta_page_is_the_newer_one(folder: Path, newer: int) -> None:
-    write(folder, *({b"k%d" % i: b"v"} for i in range(4 + newer)))
+@pytest.mark.parametrize("transactions", [4, 5])
+def test_the_living_meta_page_is_the_newer_one(folder: Path, transactions: int) -> None:
+    write(folder, *({b"k%d" % i: b"v"} for i in range(transactions)))
     assert_as_lmdb(folder)
 
 
-@pytest.mark.parametrize("broken", [0, 1])
-@pytest.mark.parametrize("at", [0, 10, 16, 40])
+@pytest.mark.parametrize(("broken", "at"), [(0, 10), (0, 40), (1, 0), (1, 16)])
 def test_a_broken_meta_page_is_an_error_as_it_is_to_lmdb(folder: Path, broken: int, at: int) -> None:
     write(folder, {b"a": b"1"}, {b"b": b"2"}, {b"c": b"3"})
     path = folder / "data.mdb"
@@ -186,18 +184,6 @@ def _hand_made(size: int, records: Records) -> bytes:
     return meta(0) + meta(1) + bytes(leaf)
 
 
-def _structure(raw: bytes, records: Records) -> set[int]:
-    """Bytes of the pages in use that are neither in a key nor in a value: what the layout is made of."""
-    free = set(range(len(raw)))
-    for key, value in records.items():
-        for text in (key, value):
-            at = raw.find(text)
-            while at >= 0 and text:
-                free -= set(range(at, at + len(text)))
-                at = raw.find(text, at + 1)
-    return free
-
-
 @pytest.fixture(scope="module")
 def victim() -> Iterator[tuple[bytes, Records]]:
     """A database of small and large values and no free pages, in one transaction."""
@@ -209,50 +195,27 @@ def victim() -> Iterator[tuple[bytes, Records]]:
         yield (Path(name) / "db" / "data.mdb").read_bytes(), records
 
 
-@examples(300)
+@examples(200)
 @given(st.data())
-def test_a_damaged_structure_is_an_error_or_changes_no_sample(
+def test_damage_is_an_error_or_leads_to_no_place_outside_the_file(
     victim: tuple[bytes, Records], data: st.DataObject
 ) -> None:
-    raw, records = victim
+    raw, _ = victim
     whole = bytearray(raw)
+    tree = [at for at in range(0, len(raw), 4096) if at < 8192 or raw[at + 10] in (1, 2)]
+    for _ in range(data.draw(st.integers(1, 3))):
+        whole[data.draw(st.sampled_from(tree)) + data.draw(st.integers(0, 4095))] = data.draw(
+            st.integers(0, 255)
+        )
     with tempfile.TemporaryDirectory() as name:
-        path = Path(name) / "data.mdb"
-        structure = _cached_structure(raw, records)
-        for _ in range(data.draw(st.integers(1, 3))):
-            at = structure[data.draw(st.integers(0, len(structure) - 1))]
-            whole[at] = data.draw(st.integers(0, 255))
-        path.write_bytes(whole)
-        try:
-            index = build_index(path)
-        except StorebenchError as error:
-            assert "\n" not in str(error)  # noqa: PT017 - most draws raise, and that is right
-            return
-        for key, value in zip(read_keys(path), served(path.parent, index), strict=True):
-            # A size that leaves a value on its pages breaks no rule of the layout: LMDB believes it too.
-            # Whoever knows the size of a sample (lmdb:direct does) refuses it.
-            if key in records and len(value) == len(records[key]):
-                assert value == records[key]
+        (Path(name) / "data.mdb").write_bytes(whole)
+        with contextlib.suppress(StorebenchError):
+            index = build_index(name)
+            assert (index.offsets >= 0).all()
+            assert (index.offsets + index.lengths <= len(whole)).all()
 
 
-_structures: dict[int, list[int]] = {}
-
-
-def _cached_structure(raw: bytes, records: Records) -> list[int]:
-    if id(raw) not in _structures:
-        # Only tree pages: the slack behind a value's last byte means nothing to anyone.
-        tree = [
-            page
-            for page in range(len(raw) // 4096)
-            if page < 2 or struct.unpack_from("<H", raw, page * 4096 + 10)[0] in (1, 2)
-        ]
-        tree = [page for page in tree if page < 2 or struct.unpack_from("<Q", raw, page * 4096)[0] == page]
-        within = {at for page in tree for at in range(page * 4096, (page + 1) * 4096)}
-        _structures[id(raw)] = sorted(_structure(raw, records) & within)
-    return _structures[id(raw)]
-
-
-@pytest.mark.parametrize("keep", [0, 100, 4096, 8192, 12288, 0.5, 0.99])
+@pytest.mark.parametrize("keep", [0, 4096, 0.5, 0.99])
 def test_a_truncated_file_is_an_error(victim: tuple[bytes, Records], tmp_path: Path, keep: float) -> None:
     raw, _ = victim
     path = tmp_path / "data.mdb"
@@ -274,41 +237,11 @@ def _node(raw: bytearray, leaf: int, slot: int) -> int:
     return leaf + struct.unpack_from("<H", raw, leaf + 16 + 2 * slot)[0]
 
 
-def test_two_values_on_one_page_are_an_error(two_large: tuple[Path, bytearray, int]) -> None:
-    path, raw, leaf = two_large
-    first, second = (_node(raw, leaf, slot) + 9 for slot in (0, 1))
-    raw[first : first + 8] = raw[second : second + 8]
-    path.write_bytes(raw)
-    with pytest.raises(CorruptStoreError, match="belongs to two values"):
-        build_index(path)
-
-
 def test_a_value_that_ends_beyond_the_file_is_an_error(two_large: tuple[Path, bytearray, int]) -> None:
     path, raw, leaf = two_large
     struct.pack_into("<HH", raw, _node(raw, leaf, 1), 0xFFFF, 0x7FFF)
     path.write_bytes(raw)
     with pytest.raises(CorruptStoreError, match="beyond the file"):
-        build_index(path)
-
-
-def test_keys_out_of_order_within_a_page_are_an_error(two_large: tuple[Path, bytearray, int]) -> None:
-    path, raw, leaf = two_large
-    raw[leaf + 16 : leaf + 20] = raw[leaf + 18 : leaf + 20] + raw[leaf + 16 : leaf + 18]
-    path.write_bytes(raw)
-    with pytest.raises(CorruptStoreError, match="do not ascend"):
-        build_index(path)
-
-
-def test_keys_out_of_order_across_pages_are_an_error(folder: Path) -> None:
-    write(folder, {b"%04d" % i: b"v" * 1500 for i in range(6)})
-    path = folder / "data.mdb"
-    raw = bytearray(path.read_bytes())
-    with PageFile(path) as file:
-        root = file.meta.main.root * 4096
-    first, last = _node(raw, root, 0), _node(raw, root, 2)
-    raw[first : first + 6], raw[last : last + 6] = raw[last : last + 6], raw[first : first + 6]
-    path.write_bytes(raw)
-    with pytest.raises(CorruptStoreError, match="do not ascend"):
         build_index(path)
 
 
@@ -344,21 +277,13 @@ def test_a_kept_index_of_another_state_is_not_used(folder: Path) -> None:
     assert served(folder, open_index(folder)) == list(judged(folder).values())
 
 
-@pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "garbage"])
-def test_a_damaged_kept_index_is_built_anew(folder: Path, damage: str) -> None:
+def test_a_kept_index_that_is_cut_or_no_index_is_built_anew(folder: Path) -> None:
     write(folder, numbered(100, 3000))
     open_index(folder)
     kept = folder.parent / ".db.pages"
-    raw = bytearray(kept.read_bytes())
-    raw[200] ^= 1
-    wrong: dict[str, bytes] = {
-        "cut": bytes(raw[:-5]),
-        "flipped": bytes(raw),
-        "empty": b"",
-        "garbage": os.urandom(5000),
-    }
-    kept.write_bytes(wrong[damage])
-    assert served(folder, open_index(folder)) == list(judged(folder).values())
+    for damaged in (kept.read_bytes()[:-5], os.urandom(5000)):
+        kept.write_bytes(damaged)
+        assert served(folder, open_index(folder)) == list(judged(folder).values())
 
 
 def test_a_store_in_a_read_only_place_keeps_its_index_in_the_users_cache(
@@ -379,16 +304,3 @@ def test_a_store_in_a_read_only_place_keeps_its_index_in_the_users_cache(
 def test_a_missing_file_is_said(tmp_path: Path) -> None:
     with pytest.raises(CorruptStoreError, match="missing"):
         open_index(tmp_path / "data.mdb")
-
-
-@pytest.mark.parametrize(("missing", "pages"), [(17, 3), (16, 3), (15, 4), (0, 4), (-1, 4)])
-def test_a_value_on_pages_of_its_own_counts_their_header(missing: int, pages: int, tmp_path: Path) -> None:
-    """Two values side by side: a page that is not counted would let them overlap unseen."""
-    value = bytes(3 * os.sysconf("SC_PAGE_SIZE") - missing)
-    folder = write(tmp_path / "db", {b"a": value, b"b": value})
-    with PageFile(folder / "data.mdb") as file:
-        (nodes,) = leaves(file, file.meta.main)
-        _, sizes, ranges = file.values(nodes)
-    assert sizes.tolist() == [len(value)] * 2
-    assert ranges[:, 1].tolist() == [pages] * 2
-    assert abs(int(ranges[1, 0] - ranges[0, 0])) == pages

@@ -252,8 +252,6 @@ def test_a_librarys_own_client_is_counted_at_the_server(cli: Cli, tmp_path: Path
         (("png:objects", "--place", "s3:here?first-byte-ms=2,mb-s=2"), "joined by '&'"),
         (("png:objects", "--place", "s3:here", "--cache", "cold"), "no page cache"),
         pytest.param(("parquet", "--place", "nfs:host/x"), "from nfs:host/x", marks=needs("pyarrow")),
-        pytest.param(("litdata", "--place", "s3:here"), "refuses plain HTTP", marks=needs("litdata")),
-        pytest.param(("mds", "--place", "s3:here"), "copies every shard", marks=needs("streaming")),
         pytest.param(
             ("png:objects", "--place", "s3:http://127.0.0.1:1/b"),
             "127.0.0.1:1",
