@@ -1,7 +1,6 @@
 """Control groups of emulated machines and nodes, version 1 or 2: created in a with statement, entered by new processes."""
 
 import contextlib
-import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -53,18 +52,12 @@ def delegate(parent: Path, *controllers: str) -> None:
             (parent / "cgroup.subtree_control").write_text(f"+{name}")
 
 
-def limit_reads(group: Group, device: str, bytes_per_s: float, reads_per_s: float | None = None) -> None:
+def limit_reads(group: Group, device: str, bytes_per_s: float) -> None:
     """Limit the reads of a group's processes from a device."""
-    endless = math.isinf(bytes_per_s)
     if group.version == 2:
-        rate = "max" if endless else f"{bytes_per_s:.0f}"
-        reads = "max" if reads_per_s is None else f"{reads_per_s:.0f}"
-        (group.folder / "io.max").write_text(f"{device} rbps={rate} riops={reads}")
-        return
-    rate = "0" if endless else f"{bytes_per_s:.0f}"
-    (group.folder / "blkio.throttle.read_bps_device").write_text(f"{device} {rate}")
-    if reads_per_s is not None:
-        (group.folder / "blkio.throttle.read_iops_device").write_text(f"{device} {reads_per_s:.0f}")
+        (group.folder / "io.max").write_text(f"{device} rbps={bytes_per_s:.0f} riops=max")
+    else:
+        (group.folder / "blkio.throttle.read_bps_device").write_text(f"{device} {bytes_per_s:.0f}")
 
 
 def joining(*folders: Path) -> tuple[str, ...]:

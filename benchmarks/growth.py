@@ -1,7 +1,7 @@
 """Time and memory of converting and of running, up to a million samples: ``python -m benchmarks.growth``.
 
 MNIST is extended to each size, converted into each store, and read once from a warm page cache without computing.
-Everything takes about ten minutes and 3 GB of disk. ``--into docs/results.md`` replaces the table there.
+Everything takes about ten minutes and 3 GB of disk.
 """
 
 import argparse
@@ -41,7 +41,6 @@ model = "none"
 compute = "none"
 cache = "warm"
 """
-BEGIN, END = "<!-- growth -->\n", "<!-- growth ends -->\n"
 HEADER = (
     "| store | samples | convert (s) | CPU (s) | exponent | bytes per sample | epoch (s) | around it (s) | CPU (s) "
     "| exponent | bytes per sample |\n|---|" + "---:|" * 10 + "\n"
@@ -125,10 +124,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--sizes", type=int, nargs="+", help="numbers of samples, ascending")
     parser.add_argument("--backends", nargs="+", default=BACKENDS)
-    parser.add_argument("--into", type=Path, help="file whose table is replaced")
     parser.add_argument("--folder", type=Path, help="folder for the stores")
     given = parser.parse_args()
-    table = HEADER
     print(HEADER, end="")
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
         for backend in given.backends:
@@ -136,13 +133,8 @@ def main() -> None:
             for size in given.sizes or (FILE_SIZES if backend == "png" else SIZES):
                 costs = measure(backend, size, Path(folder))
                 cells = [cell for pair in zip(costs, smaller, strict=True) for cell in pair[0].cells(pair[1])]
-                line = f"| {backend} | {size:,} | {' | '.join(cells)} |\n"
-                print(line, end="", flush=True)
-                table, smaller = table + line, costs
-    if given.into:
-        text = given.into.read_text(encoding="utf-8")
-        head, rest = text.split(BEGIN)
-        given.into.write_text(head + BEGIN + "\n" + table + "\n" + END + rest.split(END)[1], encoding="utf-8")
+                print(f"| {backend} | {size:,} | {' | '.join(cells)} |", flush=True)
+                smaller = costs
 
 
 if __name__ == "__main__":

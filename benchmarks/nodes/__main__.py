@@ -8,22 +8,20 @@ and the next start the leftovers of a kill.
 import argparse
 import datetime as dt
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.nodes import caches
 from benchmarks.nodes.cluster import FEWEST_NODES, MOST_NODES, emulated, print_records, probed, say
 from benchmarks.nodes.limits import MB, Limits
-from storebench.errors import EXIT_INTEGRITY, EXIT_OK, StorebenchError, UsageError, from_os_error
+from storebench.errors import EXIT_INTEGRITY, EXIT_OK, StorebenchError, UsageError
 from storebench.run.scenario import find_scenario, load_scenario
 from storebench.system import interrupts
 from storebench.units import parse_bytes
 
 DEFAULT_MB_PER_S = 40.0
 LEAST_MB_PER_S = 0.5
+# The memory of a process that imports torch.
 LEAST_MEMORY_BYTES = 256 << 20
-"""The memory of a process that imports torch."""
 
 
 def parsed(words: Sequence[str]) -> argparse.Namespace:
@@ -35,20 +33,19 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
     run = verbs.add_parser("run", help="run a scenario on emulated nodes")
     run.add_argument("scenario", help="a scenario file, or a name from 'storebench scenarios'")
     run.add_argument("--out", type=Path, help="folder of the run [default: a new one in ./runs]")
-    for verb in (run, verbs.add_parser("up", help="set nodes up, and wait for an interrupt")):
-        verb.add_argument("--nodes", type=int, default=FEWEST_NODES, help="number of nodes, 2 to 4")
-        verb.add_argument(
-            "--link-mb-per-s", type=float, default=DEFAULT_MB_PER_S, help="limit of each link and direction"
-        )
-        verb.add_argument(
-            "--device-mb-per-s",
-            type=float,
-            nargs="+",
-            default=[DEFAULT_MB_PER_S],
-            help="limit of the disks: one for all nodes, or one for each",
-        )
-        verb.add_argument("--memory", default="2 GiB", help="memory of each node, page cache included")
-    verbs.add_parser("caches", help="does a cold cell fail if one node is not cold?")
+    run.add_argument("--nodes", type=int, default=FEWEST_NODES, help="number of nodes, 2 to 4")
+    rate = DEFAULT_MB_PER_S
+    run.add_argument("--link-mb-per-s", type=float, default=rate, help="limit of each link and direction")
+    run.add_argument(
+        "--device-mb-per-s",
+        type=float,
+        nargs="+",
+        default=[rate],
+        help="limit of the disks: one, or one per node",
+    )
+    run.add_argument(
+        "--memory", type=parse_bytes, default="2 GiB", help="memory of each node, page cache included"
+    )
     return parser.parse_args(words)
 
 
@@ -67,16 +64,12 @@ def limits_of(options: argparse.Namespace) -> Limits:
         )
     if not all(LEAST_MB_PER_S <= rate < float("inf") for rate in (options.link_mb_per_s, *disks)):
         raise UsageError(f"limits of links and disks are at least {LEAST_MB_PER_S} MB/s")
-    try:
-        memory_bytes = parse_bytes(options.memory)
-    except ValueError as error:
-        raise UsageError(str(error), where="--memory") from None
-    if memory_bytes < LEAST_MEMORY_BYTES:
+    if options.memory < LEAST_MEMORY_BYTES:
         raise UsageError("a node needs at least 256 MiB", where="--memory")
     return Limits(
         link_bytes_per_s=options.link_mb_per_s * MB,
         device_bytes_per_s=tuple(rate * MB for rate in (disks * count)[:count]),
-        memory_bytes=memory_bytes,
+        memory_bytes=options.memory,
     )
 
 
@@ -97,33 +90,16 @@ def run(options: argparse.Namespace) -> int:
     return EXIT_INTEGRITY if any(record.failed for record in records) else EXIT_OK
 
 
-def up(options: argparse.Namespace) -> int:
-    """Set nodes up, say how to enter them, and wait for an interrupt."""
-    with emulated(limits_of(options)) as cluster:
-        say(str(cluster.limits))
-        for node in cluster.nodes:
-            enter = f"nsenter --net=/proc/{node.pid}/ns/net --mount=/proc/{node.pid}/ns/mnt"
-            say(f"{node.name} is {node.address}, its disk {node.disk}; enter it with {enter}")
-        say("ready; an interrupt ends them")
-        while True:
-            time.sleep(60)
-
-
 def main(words: Sequence[str]) -> int:
     """Run a command; an error is one line and an exit code, as in storebench itself."""
     interrupts.install()
     options = parsed(words)
-    verbs = {"run": run, "up": up, "caches": lambda _: caches.main()}
     try:
         with interrupts.Raised():
-            return verbs[options.verb](options)
+            return run(options)
     except StorebenchError as error:
         print(f"emulated nodes: {error}", file=sys.stderr)
         return error.exit_code
-    except OSError as error:
-        found = from_os_error(error, error.filename or ".")
-        print(f"emulated nodes: {found}", file=sys.stderr)
-        return found.exit_code
     except KeyboardInterrupt:
         print("emulated nodes: interrupted; everything was removed", file=sys.stderr)
         interrupts.leave()

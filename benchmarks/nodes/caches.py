@@ -5,19 +5,15 @@ A process on node 1 maps one of two stores there, so its pages cannot be evicted
 
 from pathlib import Path
 
-from benchmarks.nodes.cluster import Cluster, emulated, print_records, probed, say
-from benchmarks.nodes.limits import MB, Limits
-from storebench.errors import EXIT_OK, EXIT_REGRESSION
+from benchmarks.nodes.cluster import Cluster
 from storebench.record.schema import Record
 from storebench.run.scenario import load_scenario
 from storebench.stores.find import store_path
-from storebench.system.scratch import scratch_folder
 
+# The backend whose store is cold on both nodes, and the backend whose store stays in the memory of node 1.
 EVICTED, HELD = "lmdb:direct", "hdf5:direct"
-"""The backend whose store is cold on both nodes, and the backend whose store stays in the memory of node 1."""
 
 WARM_NODE = 1
-LIMITS = Limits(link_bytes_per_s=40 * MB, device_bytes_per_s=(60 * MB, 60 * MB))
 
 SCENARIO = f"""
 name = "caches"
@@ -60,20 +56,3 @@ def wrong(records: dict[str, Record]) -> list[str]:
     if f"node {WARM_NODE}: " not in (held.failure or ""):
         found.append(f"node {WARM_NODE} was not cold, and the cell did not fail for it: {held.failure}")
     return found
-
-
-def main() -> int:
-    """Run both cells and print the result of the check."""
-    with scratch_folder("nodes") as scratch:
-        scenario = scratch / "caches.toml"
-        scenario.write_text(SCENARIO, encoding="utf-8")
-        with emulated(LIMITS, [scenario]) as cluster:
-            probed(cluster)
-            records = held_on_one(cluster, scenario, scratch / "run")
-    print_records(records.values())
-    found = wrong(records)
-    for line in found or [
-        f"caches were prepared and counted on both nodes: {HELD} failed for node {WARM_NODE}"
-    ]:
-        say(line)
-    return EXIT_REGRESSION if found else EXIT_OK

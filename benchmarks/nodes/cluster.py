@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import math
 import os
 import re
 import shutil
@@ -92,16 +91,11 @@ class Cluster:
 
     def __init__(self, nodes: Sequence[Node], switch: int, limits: Limits) -> None:
         self.nodes = nodes
-        self._switch = switch
         self._runs = 0
-        self.limit(limits)
-
-    def limit(self, limits: Limits) -> None:
-        """Change the limits of links and disks; the memory limit stays."""
-        limit_links(self._switch, [node.pid for node in self.nodes], limits.link_bytes_per_s)
-        for node, rate in zip(self.nodes, limits.device_bytes_per_s, strict=True):
-            node.limit_reads(rate)
         self.limits = limits
+        limit_links(switch, [node.pid for node in nodes], limits.link_bytes_per_s)
+        for node, rate in zip(nodes, limits.device_bytes_per_s, strict=True):
+            node.limit_reads(rate)
 
     def probe(self) -> Probed:
         """Measure the rates of links and disks, one after the other."""
@@ -135,10 +129,9 @@ class Cluster:
         for node in self.nodes:
             if node.groups.memory.usage().oom_kills:
                 say(f"MARKED: the kernel killed a process of {node.name} for lack of memory")
-        disks = [None if rate == math.inf else rate for rate in self.limits.device_bytes_per_s]
         about = {
             "what": f"{len(self.nodes)} emulated nodes on one machine",
-            "limits": asdict(self.limits) | {"device_bytes_per_s": disks},
+            "limits": asdict(self.limits),
             "probed": None if probed is None else asdict(probed),
         }
         (folder / LIMITS_NAME).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")

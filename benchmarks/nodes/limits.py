@@ -1,18 +1,17 @@
 """The limits of emulated nodes, and the rates that they reach."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 MB = 1e6
 TOLERATED_FRAC = 0.05
+# A probe that reaches less of a limit than this is limited by something else.
 REACHED_LEAST_FRAC = 0.85
-"""Share of a limit that a probe must reach. Below it, something else limits the node."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """The limits of emulated nodes; an infinite rate of a disk is no limit, and memory includes the page cache."""
+    """The limits of emulated nodes; memory includes the page cache."""
 
     link_bytes_per_s: float
     device_bytes_per_s: tuple[float, ...]
@@ -20,9 +19,7 @@ class Limits:
 
     def __str__(self) -> str:
         """Return the limits in words."""
-        disks = ", ".join(
-            "unlimited" if rate == math.inf else f"{rate / MB:g}" for rate in self.device_bytes_per_s
-        )
+        disks = ", ".join(f"{rate / MB:g}" for rate in self.device_bytes_per_s)
         return (
             f"links of {self.link_bytes_per_s / MB:g} MB/s in each direction, disks of {disks} MB/s, "
             f"{self.memory_bytes / 2**20:,.0f} MiB of memory each"
@@ -56,7 +53,7 @@ def _unreached(what: str, rates: Sequence[float], limits: Sequence[float]) -> li
     return [
         f"{what} node {node} reaches {rate / MB:.1f} MB/s, and its limit is {limit / MB:.1f}"
         for node, (rate, limit) in enumerate(zip(rates, limits, strict=True))
-        if limit != math.inf and not REACHED_LEAST_FRAC * limit <= rate <= (1 + TOLERATED_FRAC) * limit
+        if not REACHED_LEAST_FRAC * limit <= rate <= (1 + TOLERATED_FRAC) * limit
     ]
 
 

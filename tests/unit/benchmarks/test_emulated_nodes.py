@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.control_groups import hierarchy
+from benchmarks.control_groups import hierarchy, joining
 from benchmarks.nodes import caches
 from benchmarks.nodes.__main__ import limits_of, parsed
 from benchmarks.nodes.cluster import LIMITS_NAME, Cluster, emulated
 from benchmarks.nodes.limits import MB, Limits
-from benchmarks.nodes.node import Node
+from benchmarks.nodes.node import Node, node_groups
 from benchmarks.nodes.tools import GROUP_PREFIX, why_not
 from storebench.errors import UsageError
 from storebench.probes.cgroup import find_controller
@@ -27,6 +27,11 @@ from tests.support.harness_tools import wait_for
 
 ROOT = Path(__file__).resolve().parents[3]
 COMMAND = (sys.executable, "-m", "benchmarks.nodes")
+FIND = """
+from storebench.probes.cgroup import find_controller, memory_group, memory_limit_bytes
+with memory_group(32 << 20) as group:
+    print(group.folder.parent, memory_limit_bytes())
+"""
 LIMITS = Limits(link_bytes_per_s=20 * MB, device_bytes_per_s=(60 * MB, 30 * MB))
 
 
@@ -117,16 +122,6 @@ def started(temporary: Path, *words: str) -> Iterator["subprocess.Popen[str]"]:
                 process.kill()
 
 
-def ready(process: "subprocess.Popen[str]") -> None:
-    """Wait until nodes are set up."""
-    assert process.stdout is not None
-    lines: list[str] = []
-    while "ready" not in "".join(lines[-1:]):
-        line = process.stdout.readline()
-        assert line.startswith("emulated nodes: "), [*lines, line, process.communicate()]
-        lines.append(line)
-
-
 def working(temporary: Path) -> list[str]:
     """Return the commands of processes that were started with this folder for temporary files."""
     found = []
@@ -159,11 +154,32 @@ def links() -> set[str]:
 
 
 @pytest.mark.root
+def test_a_limited_cell_on_a_node_stays_below_the_nodes_own_limits(root: None) -> None:
+    with node_groups(9, 256 << 20) as group:
+        command = [*joining(*group.entered), sys.executable, "-c", FIND]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+        assert done.stdout.split() == [str(group.memory.folder), str(256 << 20)]
+    assert not group.memory.folder.exists()
+
+
+@pytest.mark.root
 @pytest.mark.full
-def test_an_interrupted_run_leaves_nothing(root: None, scenario: Path, temporary: Path) -> None:
+def test_a_start_removes_what_a_kill_left_and_an_interrupt_leaves_nothing(
+    root: None, scenario: Path, temporary: Path
+) -> None:
     before = links()
-    with started(temporary, "run", str(scenario), "--out", str(temporary / "run")) as process:
+    words = ("run", str(scenario), "--out", str(temporary / "run"))
+    with started(temporary, *words) as killed:
         wait_for(lambda: any("storebench.worker" in words for words in working(temporary)))
+        [folder] = temporary.glob("storebench-nodes-*")
+        killed.kill()
+    wait_for(lambda: not working(temporary) and not loops(temporary), 10)
+    assert groups(killed.pid), "nobody could remove them"
+    shutil.rmtree(temporary / "run")
+    with started(temporary, *words) as process:
+        wait_for(lambda: any("storebench.worker" in words for words in working(temporary)))
+        assert groups(killed.pid) == []
+        assert not folder.exists()
         assert loops(temporary)
         assert groups(process.pid)
         process.send_signal(signal.SIGTERM)
@@ -175,58 +191,11 @@ def test_an_interrupted_run_leaves_nothing(root: None, scenario: Path, temporary
     assert [path.name for path in temporary.iterdir()] == ["run"]
 
 
-@pytest.mark.full
-@pytest.mark.root
-def test_the_next_start_removes_what_a_kill_left(root: None, temporary: Path) -> None:
-    with started(temporary, "up") as killed:
-        ready(killed)
-        [folder] = temporary.glob("storebench-nodes-*")
-        killed.kill()
-    wait_for(lambda: not working(temporary) and not loops(temporary), 10)
-    assert groups(killed.pid), "nobody could remove them"
-    with started(temporary, "up") as process:
-        ready(process)
-        assert groups(killed.pid) == []
-        assert not folder.exists()
-        os.killpg(process.pid, signal.SIGINT)
-        out, error = process.communicate(timeout=60)
-    assert process.returncode == 130, out + error
-    assert working(temporary) == loops(temporary) == groups(process.pid) == []
-    assert list(temporary.iterdir()) == []
-
-
 @pytest.fixture
 def temporary() -> Iterator[Path]:
     """Make a folder for temporary files with a short path."""
     with tempfile.TemporaryDirectory(prefix="sb-") as folder:
         yield Path(folder)
-
-
-def test_without_root_one_line_says_so() -> None:
-    nobody = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups") if os.geteuid() == 0 else ()
-    done = subprocess.run(
-        [*nobody, *COMMAND, "caches"],
-        cwd=ROOT,
-        env={**os.environ, "TMPDIR": "/tmp"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert done.returncode == 2
-    assert done.stderr.splitlines() == ["emulated nodes: they cannot be set up here: it needs root"]
-    assert done.stdout == ""
-
-
-@pytest.mark.root
-@pytest.mark.skipif(os.geteuid() != 0, reason="without root, that is what is said")
-def test_missing_programs_are_named_with_their_package(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("nsenter", "setpriv", "unshare"):
-        (tmp_path / name).symlink_to(shutil.which(name) or "/bin/true")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert why_not(tmp_path) == "it needs ip, tc (Debian: apt-get install iproute2)"
 
 
 @pytest.mark.parametrize(
@@ -238,7 +207,6 @@ def test_missing_programs_are_named_with_their_package(
             "--device-mb-per-s: 3 limits for 2 disks. Name one, or one per node.",
         ),
         (("--link-mb-per-s", "nan"), "limits of links and disks are at least 0.5 MB/s"),
-        (("--device-mb-per-s", "0"), "limits of links and disks are at least 0.5 MB/s"),
         (("--memory", "64 MiB"), "--memory: a node needs at least 256 MiB"),
     ],
 )
@@ -246,9 +214,3 @@ def test_impossible_limits_are_refused(words: tuple[str, ...], message: str) -> 
     with pytest.raises(UsageError) as caught:
         limits_of(parsed(["run", "ranks.toml", *words]))
     assert str(caught.value) == message
-
-
-def test_one_limit_of_a_disk_is_that_of_all_nodes() -> None:
-    options = ["run", "ranks.toml", "--nodes", "3", "--device-mb-per-s", "25", "--memory", "1 GiB"]
-    found = limits_of(parsed(options))
-    assert found == Limits(link_bytes_per_s=40 * MB, device_bytes_per_s=(25 * MB,) * 3, memory_bytes=1 << 30)

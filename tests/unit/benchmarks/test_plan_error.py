@@ -77,17 +77,6 @@ def test_the_command_prints_a_row_for_each_kind(tmp_path: Path) -> None:
     assert f"| {Kind.DEVICE} | 0 | no data |" in done.stdout
 
 
-def test_runs_without_a_cell_to_predict_are_refused_in_one_line(tmp_path: Path) -> None:
-    write_run(tmp_path / "known", LOADING)
-    runs = [str(tmp_path / "known")] * 2
-    command = [sys.executable, "-m", "benchmarks.plan_error", *runs, "--write"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.splitlines()[-1].startswith(
-        "python -m benchmarks.plan_error: error: KNOWN tells about no cell"
-    )
-
-
 def test_a_kind_that_misses_a_goal_is_not_good() -> None:
     good = KindError(median_error=MEDIAN_GOAL, within_frac=0.9, half_width=0.1)
     assert good.good

@@ -1,4 +1,4 @@
-"""Every script of benchmarks/ runs, in its smallest form; models, plans, nodes and sizing have tests of their own."""
+"""Every script of benchmarks/ runs, in its smallest form; plans, nodes and sizing have tests of their own."""
 
 import os
 import subprocess
@@ -20,11 +20,10 @@ SCRIPTS = {
     "profile_cases": ("--only", "slow transform, generator"),
     "profile_overhead": ("--seconds", "0.1", "--only", "generator"),
     "readers": (*CIFAR, *SMALL),
-    "starts": ("1", "1"),
     "verdicts": (),
 }
-APART = {"control_groups", "plan_error", "recommended_loops", "runs", "scaling_io", "turns"}
-"""Modules of others, and scripts that other tests start."""
+# Modules of others, and scripts that other tests start.
+APART = {"control_groups", "plan_error", "recommended_loops", "runs", "sizing", "turns"}
 FOLDER = Path(__file__).parents[3]
 
 

@@ -1,4 +1,4 @@
-"""Numbers of accelerators and parameter servers from the figures of a cluster: ``python -m benchmarks.sizing.calculate``.
+"""Numbers of accelerators and parameter servers from the figures of a cluster: ``python -m benchmarks.sizing``.
 
 The formulas are derived in docs/planner.md, "Sizing".
 """
@@ -34,11 +34,6 @@ def servers_for(size: float, workers: int, bytes_per_s: float, compute_s: float)
     if exchange_s(size, 1, 1, bytes_per_s) > compute_s:
         return None
     return max(1, math.ceil(exchange_s(size, workers, 1, bytes_per_s) / compute_s - _ROUNDING))
-
-
-def step_s(compute_s: float, exchange_s: float, *, beside: bool) -> float:
-    """Return the seconds of a step whose exchange runs beside the compute, or else after it."""
-    return max(compute_s, exchange_s) if beside else compute_s + exchange_s
 
 
 def table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -79,7 +74,7 @@ def count(text: str) -> int:
 
 def main(words: Sequence[str]) -> None:
     """Print the table and both answers."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.sizing.calculate", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.sizing", description=__doc__)
     for name, what in (
         ("parameters-mb", "size of all weights"),
         ("link-mb-per-s", "bandwidth of each node, in each direction"),
