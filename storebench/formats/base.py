@@ -162,7 +162,7 @@ class Format(ABC):
             raise UnknownNameError.of(f"reader of {self.info.name}", name, readers)
         typed = readers[name].reader.options_type.parse((options or {}).items(), f"{self.info.name}:{name}")
         reader: Callable[..., Reader] = readers[name].reader
-        return reader(store, manifest, typed, *([url] if readers[name].traits.servers else []))
+        return reader(store, manifest, typed, *([url] if readers[name].traits.served else []))
 
     def traits(self, reader: str | None = None) -> Traits:
         """Return the traits of one reader of this format (the default one if None)."""

@@ -95,18 +95,15 @@ class Traits:
     native_order: bool = False
     """An epoch is served in the reader's own order (`Reader.native_order`), not in the harness's; such a reader is
     called "stream", so that the names of its backends say so."""
-    servers: tuple[str, ...] = ()
-    """Kinds of server ("s3", "nfs") that it can read from without a mount; its constructor takes their address, too."""
+    served: bool = False
+    """It can read from an object store without a mount; its constructor takes the address, too."""
     remote: bool = False
-    """It reads from servers, and nowhere else."""
+    """It reads from object stores, and nowhere else."""
     fixed_place: bool = False
     """The samples lie in files outside of the store, so copying the store does not move them."""
     ready_made: bool = False
     """The samples are a few real batches that are in memory already, not those of the plan (``null``)."""
 
-
-EVERY_SERVER = ("s3", "nfs")
-"""The servers that `storebench.places` has a client of."""
 
 BUFFER_NOTE, DISPLACEMENT_NOTE, NEIGHBOURS_NOTE = "shuffle buffer", "displacement", "neighbours kept"
 """Notes of a reader with the trait `native_order`: the samples of its buffer, the mean displacement of a sample over that

@@ -16,11 +16,11 @@ from storebench.arrays import Indices
 from storebench.errors import UsageError
 from storebench.formats.base import ReaderInfo
 from storebench.formats.options import Options, integer
-from storebench.formats.reader import EVERY_SERVER, Fetched, Reader, RequestTable, Traits
+from storebench.formats.reader import Fetched, Reader, RequestTable, Traits
 from storebench.formats.windows import Batch
-from storebench.places.base import Client, PlaceFailedError
-from storebench.places.clients import client_of
+from storebench.places.base import PlaceFailedError
 from storebench.places.copying import store_key
+from storebench.places.objects import ObjectStore
 from storebench.record.manifest import Manifest
 
 
@@ -41,7 +41,7 @@ class Objects:
         The place does not answer, refuses, or delivers another number of bytes than were stored.
     """
 
-    def __init__(self, store: Path, place: Client, inflight: int) -> None:
+    def __init__(self, store: Path, place: ObjectStore, inflight: int) -> None:
         self._place, self._prefix = place, store_key(store)
         self._requests: list[tuple[int, int, int]] = []  # appended to by all threads
         self._inflight, self._pool = inflight, ThreadPoolExecutor(inflight, "storebench-objects")
@@ -106,16 +106,16 @@ class RemoteReader(Reader):
         assert isinstance(options, RemoteOptions)
         if not url:
             raise UsageError(
-                "this reader asks a server",
-                hint="Name one with --place s3:http://HOST:PORT/BUCKET or nfs:HOST/PATH.",
+                "this reader asks an object store",
+                hint="Name one with --place s3:http://HOST:PORT/BUCKET.",
             )
         self._objects = Objects(store, self._client(url), options.inflight)
         self._ahead: deque[tuple[int, Future[bytes]]] = deque()
         self._planned: deque[int] = deque()
         self._open_index()
 
-    def _client(self, url: str) -> Client:
-        return client_of(url)
+    def _client(self, url: str) -> ObjectStore:
+        return ObjectStore(url)
 
     @abstractmethod
     def _open_index(self) -> None:
@@ -178,6 +178,6 @@ def ranges_of(reader: type[RemoteReader]) -> ReaderInfo:
     return ReaderInfo(
         reader=reader,
         summary="one range of an object per sample, several in flight",
-        traits=Traits(remote=True, servers=EVERY_SERVER, forks=False),
-        note="needs --place s3:URL or nfs:HOST/PATH",
+        traits=Traits(remote=True, served=True, forks=False),
+        note="needs --place s3:URL",
     )

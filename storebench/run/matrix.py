@@ -178,6 +178,8 @@ class MatrixWithoutLoop(Strict):
             case "memory" if parse_bytes(value) < LEAST_MEMORY_BYTES:
                 least = format_bytes(LEAST_MEMORY_BYTES)
                 raise ValueError(f"memory {value!r} is less than {least}, which the process itself needs")
+            case "place" if others := [place for place in value if place.kind not in ("", "s3")]:
+                raise ValueError(f"{others[0]} is in records only: mount a share, and name its folder")
             case "tier":
                 try:
                     [find_tier(name) for name in value]
@@ -247,13 +249,12 @@ class MatrixWithoutLoop(Strict):
                 continue
             if not places:
                 raise ValueError(
-                    f"{backend.name} asks a server: set place to s3:http://HOST:PORT/BUCKET or nfs:HOST/PATH"
+                    f"{backend.name} asks an object store: set place to s3:http://HOST:PORT/BUCKET"
                 )
-            readers, kinds = get_format(backend.format).readers(), {place.kind for place in places}
             near = [
                 f"{backend.format}+{backend.codec}:{name}"
-                for name, info in readers.items()
-                if kinds & {*info.traits.servers}
+                for name, info in get_format(backend.format).readers().items()
+                if info.traits.served
             ]
             instead = f"{near[0]} reads there" if near else "nothing of it does"
             raise ValueError(
@@ -428,9 +429,9 @@ else:
 
 
 def _reads_at(backend: Backend, place: Place) -> bool:
-    """Return whether a backend has a cell at a place: at servers that its reader asks, and elsewhere unless it asks only those."""
+    """Return whether a backend has a cell at a place: at a server if its reader asks one, elsewhere if it does not only that."""
     traits = traits_of(backend)
-    return backend.is_null or (place.kind in traits.servers if place.remote else not traits.remote)
+    return backend.is_null or (traits.served if place.remote else not traits.remote)
 
 
 def _holds(backend: Backend) -> bool:

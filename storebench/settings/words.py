@@ -154,16 +154,17 @@ REAL = Compute("real")
 
 
 class Place(_Text):
-    """Where a store is read: "local", an absolute folder, a server ("s3:URL", "nfs:HOST/PATH", "s3:here?EMULATED") or a mount.
+    """Where a store is read: "local", an absolute folder, or an object store ("s3:URL", "s3:here?EMULATED").
 
-    "ssh:here" and "weed:here" are mounts of the run's own. "copy:" before a server: every replicate copies the store to this disk first, and reads it there.
+    "copy:" before an object store: every replicate copies the store to this disk first, and reads it there. Records may
+    have servers of other kinds, which no run starts any more ("nfs:here"), and mounts ("ssh:here", "weed:here").
     """
 
     __slots__ = ("copies", "emulated", "kind", "url")
 
     copies: bool
     kind: str
-    """A name in `EMULATED`; "" for a place without a server of ours or by address."""
+    """ "s3", or a kind that only records have; "" for this disk and for a folder."""
     url: str
     """The address of a server that runs already; "" for every other place."""
     emulated: dict[str, float]
@@ -174,30 +175,34 @@ class Place(_Text):
             raise ValueError(
                 "a place names no credentials: they come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
             )
-        found = re.fullmatch(r"(copy:)?(s3|nfs|ssh|weed):(here)?(?:\?([a-z=&.+\d-]+))?([^?#\s]*)", text)
+        server = re.fullmatch(
+            r"(?P<copy>copy:)?(?P<kind>s3|nfs|ssh|weed):(here(?:\?(?P<emulated>[a-z=&.+\d-]+))?|(?P<url>\S+))",
+            text,
+        )
         place = super().__new__(cls, text)
         place.copies, place.kind, place.url, place.emulated = False, "", "", {}
-        if found is not None:
-            place.copies, place.kind = bool(found[1]), found[2]
-            place.url = "" if found[3] else _address(place.kind, found[5])
-            place.emulated = _emulated(place.kind, found[4] or "")
-        wrong = found is not None and (bool(place.url) == bool(found[3]) or (found[3] and found[5]))
-        if wrong or (found is None and text != "local" and not text.startswith("/")):
+        if server is not None:
+            place.copies, place.kind = bool(server["copy"]), server["kind"]
+            place.url = (server["url"] or "").rstrip("/")
+            place.emulated = _emulated(place.kind, server["emulated"] or "")
+        if (server is None and text != "local" and not text.startswith("/")) or (
+            place.url and not re.fullmatch(r"https?://[^/?#]+/[^/?#][^?#]*", place.url)
+        ):
             raise ValueError(
-                "place is 'local', a folder from /, s3:http://HOST:PORT/BUCKET, nfs:HOST/PATH, or s3:here, nfs:here, ssh:here and "
-                f"weed:here with what they emulate, joined by '&' (s3:here?first-byte-ms=20&mb-s=50), not {text!r}"
+                "place is 'local', a folder from /, s3:http://HOST:PORT/BUCKET, or s3:here with what it emulates, joined by '&' "
+                f"(s3:here?first-byte-ms=20&mb-s=50), not {text!r}"
             )
         return place
 
     @property
     def remote(self) -> bool:
         """Whether readers ask a server for every sample."""
-        return bool(self.kind) and not (self.copies or self.kind in MOUNTED)
+        return self.kind in ("s3", "nfs") and not self.copies
 
     @property
     def mounted(self) -> bool:
-        """Whether readers read files of a mount that the run provides."""
-        return self.kind in MOUNTED and not self.copies
+        """Whether readers read files of a file system that is not this disk's."""
+        return self.folder or (self.kind in ("ssh", "weed") and not self.copies)
 
     @property
     def folder(self) -> bool:
@@ -205,35 +210,15 @@ class Place(_Text):
         return self.startswith("/")
 
 
-EMULATED: dict[str, tuple[str, ...]] = {
-    "s3": ("first-byte-ms", "mb-s"),
-    "nfs": ("round-trip-ms", "mb-s"),
-    "ssh": ("round-trip-ms", "mb-s"),
-    "weed": (),
-}
-"""What a server of the run's own can emulate, by the kind of place."""
-
-MOUNTED = ("ssh", "weed")
-"""Kinds of place whose server is one of the run's own, and whose files are mounted."""
-
-
-def _address(kind: str, text: str) -> str:
-    """Return the address of a server, "" if the text is none."""
-    if kind == "s3":
-        return text.rstrip("/") if re.fullmatch(r"https?://[^/]+/[^/].*", text) else ""
-    if kind in MOUNTED:
-        return ""
-    return f"nfs://{text.rstrip('/')}" if re.fullmatch(r"[^/:]+(:\d+)?/[^/].*", text) else ""
-
-
 def _emulated(kind: str, text: str) -> dict[str, float]:
     """Return the numbers of ``first-byte-ms=20&mb-s=50``."""
-    known = EMULATED[kind]
+    names = ("first-byte-ms", "mb-s") if kind == "s3" else ("round-trip-ms", "mb-s")
     pairs = [pair.partition("=") for pair in text.split("&") if pair]
     for name, _, value in pairs:
-        if name not in known or not re.fullmatch(r"\d+(\.\d+)?", value) or not 0 < float(value) <= 10_000:
-            emulates = f"{' and '.join(known)}, each above 0 and at most 10,000" if known else "nothing"
-            raise ValueError(f"{kind}:here emulates {emulates}, not {name}={value}")
+        if name not in names or not re.fullmatch(r"\d+(\.\d+)?", value) or not 0 < float(value) <= 10_000:
+            raise ValueError(
+                f"{kind}:here emulates {' and '.join(names)}, each above 0 and at most 10,000, not {name}={value}"
+            )
     return {name: float(value) for name, _, value in pairs}
 
 

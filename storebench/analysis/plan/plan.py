@@ -24,7 +24,7 @@ def plan(cells: Iterable[CellSummary], dataset: str | None = None, **target: Any
     """
     every = list(cells)
     # A mount's file system is part of the environment.
-    cells = [cell for cell in every if not (cell.cell.place.mounted or cell.cell.place.folder)] or every
+    cells = [cell for cell in every if not cell.cell.place.mounted] or every
     group = _chosen(cells, dataset)
     planned, measured = _target(group, target), Measurements(group)
     stores, reasons = by_store(group, planned)

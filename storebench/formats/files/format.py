@@ -26,10 +26,9 @@ from storebench.formats.common import (
     sync_folder,
 )
 from storebench.formats.options import AUTO, Options, integer
-from storebench.formats.reader import EVERY_SERVER, Traits
+from storebench.formats.reader import Traits
 from storebench.formats.remote import Piece, RemoteReader
 from storebench.formats.windows import Batch
-from storebench.places.base import Client
 from storebench.places.objects import Boto3Store
 from storebench.probes.machine import usable_cores
 from storebench.record.manifest import Manifest, StoreSpec
@@ -295,7 +294,7 @@ class ObjectsReader(RemoteReader):
 class Boto3Reader(ObjectsReader):
     """The same requests by boto3, from as many threads."""
 
-    def _client(self, url: str) -> Client:
+    def _client(self, url: str) -> Boto3Store:
         return Boto3Store(url, self.options.inflight)
 
 
@@ -324,13 +323,13 @@ class FilesFormat(Format):
             "objects": ReaderInfo(
                 reader=ObjectsReader,
                 summary="one request per image to an object store, several in flight",
-                traits=Traits(remote=True, servers=EVERY_SERVER, forks=False),
+                traits=Traits(remote=True, served=True, forks=False),
                 note="needs --place s3:URL",
             ),
             "boto3": ReaderInfo(
                 reader=Boto3Reader,
                 summary="the same by boto3, in one thread per request in flight",
-                traits=Traits(remote=True, servers=("s3",), forks=False),
+                traits=Traits(remote=True, served=True, forks=False),
                 note="needs --place s3:URL; one process is the limit long before most servers are",
             ),
         }

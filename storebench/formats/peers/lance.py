@@ -67,6 +67,6 @@ class LanceFormat(PeerFormat):
     reads = ReaderInfo(
         reader=LanceReader,
         summary="dataset.take(indices), one call per batch",
-        traits=Traits(forks=False, servers=("s3",)),
+        traits=Traits(forks=False, served=True),
         note="one call per sample is ten times slower",
     )

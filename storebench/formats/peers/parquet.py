@@ -65,6 +65,6 @@ class ParquetFormat(PeerFormat):
     reads = ReaderInfo(
         reader=ParquetReader,
         summary="read the row groups of a batch, then take its samples",
-        traits=Traits(servers=("s3",)),
+        traits=Traits(served=True),
         note="a shuffled sample costs a whole row group: 100 times its bytes",
     )

@@ -17,7 +17,7 @@ from storebench.formats.peers.rows import Row, RowsReader, required
 from storebench.formats.peers.writers import LibraryWriter
 from storebench.formats.reader import BUFFER_NOTE, DISPLACEMENT_NOTE, NEIGHBOURS_NOTE, RequestTable, Seed
 from storebench.formats.remote import Objects, Piece
-from storebench.places.clients import client_of
+from storebench.places.objects import ObjectStore
 from storebench.record.manifest import Manifest
 
 SHARDS_FILE = "shards.npy"
@@ -83,7 +83,7 @@ class StreamReader(RowsReader):
         self.shards = dict(zip(map(required, self._paths(len(parts))), parts, strict=True))
         """The numbers of the samples of each file."""
         if self.url:
-            self._objects = Objects(self.store, client_of(self.url), self.options.inflight)
+            self._objects = Objects(self.store, ObjectStore(self.url), self.options.inflight)
             self.opened.callback(self._objects.close)
         self._stream: Iterator[Numbered] | None = None
         self._scan: Iterator[Numbered] = iter(())

@@ -13,7 +13,7 @@ from storebench.formats.common import damaged
 from storebench.formats.peers.example import image_of, pack_example
 from storebench.formats.peers.rows import PeerFormat, Row
 from storebench.formats.peers.stream import SHARD_BYTES, Numbered, ShardsWriter, StreamReader, T
-from storebench.formats.reader import EVERY_SERVER, Seed
+from storebench.formats.reader import Seed
 
 READ_BYTES = 8 << 20
 
@@ -99,6 +99,6 @@ class TfRecordFormat(PeerFormat):
     reads = ReaderInfo(
         reader=TfRecordReader,
         summary="shuffled files, then a shuffle buffer: its own order; every checksum is checked",
-        traits=Traits(native_order=True, servers=EVERY_SERVER),
+        traits=Traits(native_order=True, served=True),
         note="read without TensorFlow; scattered reads go through the shards from the beginning",
     )

@@ -20,7 +20,7 @@ from storebench.formats.peers.stream import (
     StreamReader,
     T,
 )
-from storebench.formats.reader import EVERY_SERVER, Seed
+from storebench.formats.reader import Seed
 from storebench.formats.remote import Piece, RemoteReader, ranges_of
 
 EXTENSIONS = {"raw": "bin", "png": "png", "jpeg": "jpg"}
@@ -147,7 +147,7 @@ class WebDatasetFormat(PeerFormat):
     reads = ReaderInfo(
         reader=WebDatasetReader,
         summary="its tar reader behind shuffled shards and before its shuffle buffer: its own order",
-        traits=Traits(native_order=True, servers=EVERY_SERVER),
+        traits=Traits(native_order=True, served=True),
         note="samples stay near those of their shard; scattered reads go through the shards from the beginning",
     )
 

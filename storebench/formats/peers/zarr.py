@@ -137,7 +137,7 @@ class ZarrFormat(PeerFormat):
     reads = ReaderInfo(
         reader=ZarrReader,
         summary="zarr-python's oindex, one call per batch",
-        traits=Traits(servers=("s3",)),
+        traits=Traits(served=True),
         note="about a millisecond per sample in Python, whatever its size; a missing shard would read as zeros, so the files are counted",
     )
 
@@ -145,7 +145,7 @@ class ZarrFormat(PeerFormat):
         tensorstore = ReaderInfo(
             reader=TensorStoreReader,
             summary="TensorStore, one read per batch, without a cache",
-            traits=Traits(forks=False, servers=("s3",)),
+            traits=Traits(forks=False, served=True),
             note="its threads read and decompress the samples of a batch at the same time",
         )
         return {**super().readers(), "tensorstore": tensorstore}
