@@ -301,18 +301,14 @@ def verify(
             )
 
 
-_MOST_SHOWN = 8
-
-
 def inspect(
     path: Annotated[
-        Path,
+        str,
         typer.Argument(
             metavar="PATH",
             help="LMDB, HDF5, Parquet, Arrow, tar, TFRecord or MDS: a file, or a folder or pattern, whose first file is read.",
         ),
     ],
-    database: Annotated[str | None, typer.Option(help="A named database of LMDB. [default: all]")] = None,
     samples: Annotated[
         int,
         typer.Option(
@@ -333,15 +329,12 @@ def inspect(
     with exit_codes():
         from storebench.stores import inspection
 
-        inspected = inspection.inspect(path, database=database, samples=samples)
+        inspected = inspection.inspect(path, samples=samples)
         if as_json:
-            parts = [
-                {**dataclasses.asdict(part), "amplification": part.amplification} for part in inspected.parts
-            ]
-            main = inspected.main.name if inspected.main else None
-            put_json(
-                {**dataclasses.asdict(inspected), "path": str(inspected.path), "parts": parts, "main": main}
-            )
+            facts = {**dataclasses.asdict(inspected), "path": str(inspected.path)}
+            if inspected.part is not None:
+                facts["part"]["amplification"] = inspected.part.amplification
+            put_json(facts)
         else:
             put(*_lines(inspected))
             if inspected.trials:
@@ -356,9 +349,8 @@ def _trials(inspection: "Inspection") -> "Table":
     from storebench.analysis.labels import number
     from storebench.analysis.table import Table
 
-    part = inspection.main
     return Table(
-        caption=f"Other settings, tried on {_named(part) if part else 'it'}",
+        caption="Other settings",
         head=("setting", "now", "tried", "gain"),
         rows=tuple(
             (trial.setting, trial.now, trial.tried, f"{number(trial.factor, 2)}x {trial.gain}")
@@ -371,60 +363,47 @@ def _lines(inspection: "Inspection") -> list[str]:
     frac = inspection.resident_frac
     cached = "residency cannot be counted here" if frac is None else f"{frac:.0%} in the page cache"
     lines = [f"{inspection.path}: {inspection.kind}, {inspection.file_bytes / 1e6:,.1f} MB, {cached}"]
-    for part in inspection.parts[:_MOST_SHOWN]:
-        lines += [f"  {line}" for line in _part_lines(part, inspection)]
-    if len(inspection.parts) > _MOST_SHOWN:
-        lines.append(f"  {len(inspection.parts) - _MOST_SHOWN} smaller parts: --json lists them")
+    part = inspection.part
+    if part is not None:
+        lines += [f"  {line}" for line in _part_lines(part)]
     lines += [f"  {name}: {text}" for name, text in inspection.notes.items()]
-    main = inspection.main
-    if main and any(kind in main.content for kind in ("JPEG", "PNG", "WebP")):
-        first = "" if main.is_dataset else "write them as files into a folder, one subfolder per class, and "
-        place = shlex.quote(str(inspection.path)) if main.is_dataset else "FOLDER"
+    if part and part.is_dataset and any(kind in part.content for kind in ("JPEG", "PNG", "WebP")):
         lines.append(
-            f"  to compare formats on these images, {first}run: storebench run original lmdb+original lmdb -d {place} "
-            "--compute none --replicates 5"
+            f"  to compare formats on these images, run: storebench run original lmdb+original lmdb "
+            f"-d {shlex.quote(str(inspection.path))} --compute none --replicates 5"
         )
     return [*lines, *([] if inspection.trials else [_summary(inspection)])]
 
 
-def _part_lines(part: "SampleSet", inspection: "Inspection") -> list[str]:
+def _part_lines(part: "SampleSet") -> list[str]:
     about = "" if part.exact else "about "
     content, sizes = f" ({part.content})" if part.content else "", ""
-    if part.sample_bytes is not None and part.samples:
+    if part.sample_bytes is not None:
         shortest, median, longest = part.sample_bytes
         spread = f"{shortest:,} to {longest:,} bytes, median {median:,}"
         sizes = f", {median:,} bytes each" if shortest == longest else f", {spread}"
-    lines = [f"{_named(part)}: {about}{part.samples:,} samples{content}{sizes}; {part.layout}"]
-    if part.touched_bytes is not None and part.amplification is not None and part.samples:
+    lines = [f"{part.name}: {about}{part.samples:,} samples{content}{sizes}; {part.layout}"]
+    if part.amplification is not None:
         lines.append(
             f"  a random read: at least {part.touched_bytes:,.0f} bytes, "
             f"{part.amplification:,.2f} times the sample's own"
         )
     if part.unread:
         lines.append(f"  not read: {part.unread}")
-    if part.warm is not None and part is not inspection.main:  # whose costs are in the last line
-        lines.append(f"  measured: {_costs(part)}")
     if part.advice:
         lines.append(f"  {part.advice}")
     return lines
 
 
-def _named(part: "SampleSet") -> str:
-    return part.name or "the unnamed database"
-
-
 def _summary(inspection: "Inspection") -> str:
     """Return the last line: bytes and time of one random sample here, cold and warm."""
-    part = inspection.main
+    part = inspection.part
     if part is None or not part.samples:
         return "a random sample here: there are no samples in it"
     if part.sample_bytes is None or part.warm is None:
         return f"a random sample here: not measured ({part.unread or 'no samples were to be read'})"
-    return f"a random sample here ({_named(part)}): {part.sample_bytes[1]:,} bytes; {_costs(part)}"
-
-
-def _costs(part: "SampleSet") -> str:
-    return f"cold {_cost(part.cold)}, warm {_cost(part.warm)}"
+    costs = f"cold {_cost(part.cold)}, warm {_cost(part.warm)}"
+    return f"a random sample here ({part.name}): {part.sample_bytes[1]:,} bytes; {costs}"
 
 
 def _cost(reads: "Reads | None") -> str:

@@ -16,16 +16,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from storebench.datasets.containers.arrow import ArrowRows, ParquetRows, Rows, reading, record_batches
-from storebench.datasets.containers.base import Asked, Ranges
-from storebench.datasets.containers.find import find_container
+from storebench.datasets.containers.base import Asked, Container, Ranges
 from storebench.datasets.containers.mds import MdsShards
-from storebench.errors import UsageError
 from storebench.formats.peers.stream import randomness
 from storebench.formats.peers.tfrecord import TfRecordReader
-from storebench.settings.words import Split
 from storebench.stores.random_reads import (
-    Candidate,
-    FileContent,
+    FileSamples,
     Prepare,
     SampleSet,
     Setting,
@@ -53,35 +49,34 @@ BUFFERS = (1_000, 10_000)  # samples of a usual shuffle buffer, and of a large o
 Settings = Callable[[Source, Path], Iterator[Setting | Trial]]
 
 
-def find_samples(path: Path, *, samples: int) -> FileContent:
+def container_samples(container: Container, samples: int) -> FileSamples | None:
     """Return the samples of a file of any kind but LMDB and HDF5."""
     pa.set_memory_pool(pa.system_memory_pool())  # it returns the memory of a large row group at once
-    container = find_container(str(path), Split.TRAIN)
     started = time.perf_counter()
-    container.deadline = started + SCAN_S
-    container.scan()
+    opened = copy.deepcopy(container)
+    opened.deadline = started + SCAN_S
+    opened.scan()
     seconds = time.perf_counter() - started
-    container = copy.deepcopy(container)  # nothing of it is open: mapped pages could not be evicted
+    container = copy.deepcopy(opened)  # nothing of it is open: mapped pages could not be evicted
+    del opened
     if not len(container.classes.labels):
-        return [], {}
+        return None
     if isinstance(container, ParquetRows):
-        return [_row_groups(container, samples)], {}
+        return _row_groups(container, samples)
     if isinstance(container, ArrowRows):
-        return [_batches(container, samples)], {}
+        return _batches(container, samples)
     assert isinstance(container, Ranges)
-    return [_ranges(container, samples, seconds)], {}
+    return _ranges(container, samples, seconds)
 
 
 def _candidate(
     part: SampleSet, path: Path, opener: Any, items: list[Any], settings: Settings, *, maps: bool = False
-) -> Candidate:
+) -> FileSamples:
     source = Source(path=path, open=opener, items=items, maps=maps)
-    return Candidate(part=part, source=source if items else None, settings=settings)
+    return FileSamples(part=part, source=source if items else None, settings=settings)
 
 
-def _ranges(container: Ranges, samples: int, scan_s: float) -> Candidate:
-    if container.not_in_place:
-        raise UsageError(container.not_in_place, where=container.files[0], hint="Unpack them first.")
+def _ranges(container: Ranges, samples: int, scan_s: float) -> FileSamples:
     spans = container.spans
     shard, *last = spans.place(len(spans) - 1)
     frac = 1.0
@@ -130,7 +125,7 @@ def _range_reads(path: Path) -> Iterator[Prepare]:
         yield lambda item: lambda: os.pread(file.fileno(), item[1], item[0])
 
 
-def _row_groups(container: ParquetRows, samples: int) -> Candidate:
+def _row_groups(container: ParquetRows, samples: int) -> FileSamples:
     [path], column, count = container.files, container.image, len(container.classes.labels)
     with reading(path), pq.ParquetFile(path, pre_buffer=False) as file:
         counts = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
@@ -208,7 +203,7 @@ def _lengths(column: Any) -> list[int]:
     return [length or 0 for length in pc.binary_length(values).to_pylist()]
 
 
-def _batches(container: ArrowRows, samples: int) -> Candidate:
+def _batches(container: ArrowRows, samples: int) -> FileSamples:
     [path], column, count = container.files, container.image, len(container.classes.labels)
     with reading(path):
         batches = list(record_batches(path))

@@ -2,13 +2,12 @@
 
 import math
 import random
-import re
 import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +15,21 @@ import numpy as np
 import numpy.typing as npt
 
 from storebench.datasets.containers.pixels import is_pickle
+from storebench.datasets.images import suffix_of
 from storebench.probes.page_cache import ask_to_evict, cache_facts, evict, resident
 from storebench.probes.page_count import PAGE_BYTES
 from storebench.record.schema import CacheVerdict
 from storebench.settings.words import CacheState
 
 SEED = 0  # the seed of all draws, so that two inspections of a file read the same samples
-UNKNOWN_BYTES = 1 << 16  # assumed size of a sample whose size is not known before it is read
 MOST_RESIDENT_FRAC = 0.05
 LEAST_RESIDENT_PAGES = 64  # may stay in any case: a library maps some around each page that it touches
 
+# A file with fewer pages has no cold figure: the pages that may be resident are too large a part of it.
 FEWEST_PAGES = 4 * LEAST_RESIDENT_PAGES
-"""A file with fewer pages has no cold figure: the pages that may be resident are too large a part of it."""
 
-
+# Prepare the read of one item; the returned function reads it into memory, and is timed.
 Prepare = Callable[[Any], Callable[[], Any]]
-"""Prepare the read of one item; the returned function reads it into memory, and is what is timed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,15 +46,15 @@ class Reads:
 
 @dataclass(frozen=True, kw_only=True)
 class SampleSet:
-    """Samples of one kind: a database, a data set, or many alike data sets."""
+    """The samples of a file: the records of LMDB, a data set, or many alike data sets."""
 
-    name: str  # empty for the unnamed database of LMDB
+    name: str
     samples: int
     exact: bool = True  # whether they were counted, and not estimated
     layout: str
     content: str = ""
-    sample_bytes: tuple[int, int, int] | None = None  # shortest, median, longest of those that were looked at
-    touched_bytes: float | None = None  # whole pages and chunks that an uncached read of one needs at least
+    sample_bytes: tuple[int, int, int] | None = None  # shortest, median, longest; None until they are read
+    touched_bytes: float = 0.0  # whole pages and chunks that an uncached read of one needs at least
     advice: str | None = None
     cold: Reads | None = None
     warm: Reads | None = None
@@ -65,15 +63,8 @@ class SampleSet:
 
     @property
     def amplification(self) -> float | None:
-        """Touched bytes over the median sample size; None if either is unknown."""
-        if self.sample_bytes is None or self.touched_bytes is None:
-            return None
-        return self.touched_bytes / max(1, self.sample_bytes[1])
-
-    @property
-    def weight(self) -> int:
-        """Bytes of all samples, from the median; unknown sizes count as those of images."""
-        return self.samples * (self.sample_bytes[1] if self.sample_bytes else UNKNOWN_BYTES)
+        """Touched bytes over the median sample size; None if that is unknown."""
+        return None if self.sample_bytes is None else self.touched_bytes / max(1, self.sample_bytes[1])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,17 +103,13 @@ class Trial:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Candidate:
-    """Samples as they were found, before any is read; without a source they are not read."""
+class FileSamples:
+    """Samples as they were found, before any is read; those without a source are not read."""
 
     part: SampleSet
     source: Source | None = None
     settings: Callable[[Source, Path], Iterable[Setting | Trial]] | None = None  # makes copies in a folder
-    beside_bytes: float = 0.0  # that a read needs beside the sample, where its size becomes known by reading
-
-
-FileContent = tuple[Sequence[Candidate], dict[str, str]]
-"""The kinds of samples in a file, and notes on the rest by name."""
+    notes: dict[str, str] = field(default_factory=dict)  # on the rest of the file
 
 
 def drawn(items: Sequence[Any], count: int) -> list[Any]:
@@ -143,20 +130,16 @@ def spread(sizes: npt.ArrayLike) -> tuple[int, int, int]:
     return int(lengths.min()), int(np.median(lengths)), int(lengths.max())
 
 
-def measured(candidate: Candidate, *, budget_s: float) -> SampleSet:
+def measured(part: SampleSet, source: Source, *, budget_s: float) -> SampleSet:
     """Read random samples cold, then warm, for about `budget_s` seconds each, and return the part with the figures."""
-    source, part = candidate.source, candidate.part
-    assert source is not None
     cold = cold_reads(source, budget_s)
     warm, sizes, values = _warm(source, budget_s)
-    touched = part.touched_bytes
-    if part.sample_bytes is None:
-        touched = candidate.beside_bytes + paged(spread(sizes)[1])
+    # Where sizes become known by reading, the touched bytes are those beside the sample.
     return replace(
         part,
         content=part.content or contents_of(values),
         sample_bytes=part.sample_bytes or spread(sizes),
-        touched_bytes=touched,
+        touched_bytes=part.touched_bytes + (0 if part.sample_bytes else paged(spread(sizes)[1])),
         cold=cold,
         warm=warm,
     )
@@ -254,52 +237,31 @@ def _reads(seconds: Sequence[float], *, read_bytes: float | None, reason: str = 
 
 
 def _pieces(value: Any) -> list[bytes]:
-    """Return a value as it was read as bytes: those of bytes or text, and of each part of an array or a record."""
+    """Return a value as it was read as bytes: those of bytes or text, and of each element of an array."""
     if isinstance(value, np.ndarray | np.generic):
         if not value.dtype.hasobject:
             return [value.tobytes()]
-        array = np.asarray(value)
-        held = [array[name] for name in array.dtype.names] if array.dtype.names else array.ravel()
-        return [piece for part in held for piece in _pieces(part)]
+        return [piece for part in np.ravel(value).tolist() for piece in _pieces(part)]
     if isinstance(value, str):
         return [value.encode("utf-8", "surrogateescape")]
-    # A reference of HDF5 to another object has no bytes.
-    return [bytes(value)] if isinstance(value, bytes | bytearray | memoryview) else []
+    return [value] if isinstance(value, bytes) else []
 
 
-_MAGIC = {
-    "JPEG": rb"\xff\xd8\xff",
-    "JPEG XL": rb"(?:\xff\x0a|\0\0\0\x0cJXL )",
-    "QOI": rb"qoif",
-    "PNG": rb"\x89PNG\r\n\x1a\n",
-    "WebP": rb"RIFF....WEBP",
-    "GIF": rb"GIF8",
-    "TIFF": rb"(?:II\*\0|MM\0\*)",
-    "JPEG 2000": rb"\0\0\0\x0cjP  ",
-    "AVIF": rb"....ftypavif",
-    "a .npy file": rb"\x93NUMPY",
-    "a zip archive, as torch.save writes": rb"PK\x03\x04",
-    "gzip": rb"\x1f\x8b",
-    "zstd": rb"\x28\xb5\x2f\xfd",
-    "LZ4": rb"\x04\x22\x4d\x18",
-}
+_KINDS = {".jpg": "JPEG", ".png": "PNG", ".webp": "WebP", ".gif": "GIF", ".bmp": "BMP", ".tif": "TIFF"}
+_WITHIN = {b"\xff\xd8\xff": "JPEG", b"\x89PNG": "PNG", b"WEBP": "WebP"}  # in a record or a pickle
 
 
 def contents_of(values: Sequence[bytes]) -> str:
-    """Return the contents of some values in words, the most frequent kinds first; "" if they are of no known kind."""
+    """Return the contents of some values in words, the most frequent kinds first; "" if no kind is known."""
     kinds = Counter(map(_content_of, values))
-    if set(kinds) == {""}:
-        return ""
-    return " or ".join(kind or "other bytes" for kind, _ in kinds.most_common(3))
+    return " or ".join(kind or "other bytes" for kind, _ in kinds.most_common(3)) if any(kinds) else ""
 
 
 def _content_of(value: bytes) -> str:
     """Return the kind of one value by its first bytes. Nothing is unpickled or decoded."""
-    for name, magic in _MAGIC.items():
-        if re.match(magic, value, re.DOTALL):
-            return name
-    start = value[:64]
-    inner = next((name for name in ("JPEG", "PNG", "WebP") if re.search(_MAGIC[name], start, re.DOTALL)), "")
+    if kind := _KINDS.get(suffix_of(value)):
+        return kind
+    inner = next((kind for start, kind in _WITHIN.items() if start in value[:64]), "")
     if is_pickle(value):
-        return f"pickled {inner}" if inner else "pickled"
+        return f"pickled {inner}".strip()
     return f"a record with {inner}" if inner else ""

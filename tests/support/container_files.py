@@ -117,34 +117,23 @@ def mds_shard(samples: Sequence[Sample]) -> bytes:
     return struct.pack("<I", len(bodies)) + offsets.tobytes() + b"".join(bodies)
 
 
-def mds(folder: Path, samples: Sequence[Sample], compression: str | None = None) -> str:
+def mds(folder: Path, samples: Sequence[Sample]) -> str:
     folder.mkdir()
     entries = []
     for number, half in enumerate(_halves(samples)):
-        raw, name, packed = mds_shard(half), f"shard.{number:05d}.mds", None
-        if compression is None:
-            (folder / name).write_bytes(raw)
-        else:
-            packed = {"basename": f"{name}.{compression}"}
-            (folder / packed["basename"]).write_bytes(pa.Codec(compression).compress(raw, asbytes=True))
+        name = f"shard.{number:05d}.mds"
+        (folder / name).write_bytes(mds_shard(half))
         entries.append(
             {
                 "column_names": ["class", "image"],
                 "column_encodings": ["int", "jpeg"],
                 "column_sizes": [8, None],
-                "compression": compression and f"{compression}:3",
-                "format": "mds",
-                "raw_data": {"basename": name, "bytes": len(raw)},
+                "raw_data": {"basename": name},
                 "samples": len(half),
-                "zip_data": packed,
             }
         )
     (folder / "index.json").write_text(json.dumps({"version": 2, "shards": entries}))
     return str(folder)
-
-
-def zipped_mds(folder: Path, samples: Sequence[Sample]) -> str:
-    return mds(folder, samples, "zstd")
 
 
 def caffe(folder: Path, samples: Sequence[Sample]) -> str:
@@ -181,7 +170,6 @@ WRITERS: dict[str, Callable[[Path, Sequence[Sample]], str]] = {
     "Hugging Face": saved_by_hugging_face,
     "TFRecord": tfrecord,
     "MDS": mds,
-    "MDS, zstd": zipped_mds,
     "Caffe": caffe,
     "LMDB": plain_lmdb,
     "LMDB, paired": paired_lmdb,

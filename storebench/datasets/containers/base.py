@@ -150,7 +150,6 @@ class Container(ABC):
     caches: int = 0  # files that a library wrote beside the data
     ignored: Sequence[str] = ()  # fields beside the images where none was found to be the label
     deadline: float = math.inf  # of `time.perf_counter`: a scan of one file may end early then
-    not_in_place: str = ""  # why its samples cannot be read where they are
     digest: str  # identifies its files
     sizes: Sequence[ImageSize] = ()  # of some images
     shape: ImageShape  # of all samples

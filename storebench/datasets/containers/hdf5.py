@@ -45,15 +45,15 @@ class Hdf5Arrays(Container):
     def scan(self) -> None:
         path = self.files[0]
         with reading(path), open_hdf5(path) as file:
-            arrays = _arrays(file)
+            arrays = arrays_in(file)
             holding = [name for name, data in arrays.items() if _may_hold_images(name, data)]
             self._image = self.image_field(arrays, path, holding)
-            images = _checked(self._image, arrays, path)
+            images = checked_array(self._image, arrays, path)
             folder = posixpath.dirname(self._image)
             beside = {posixpath.basename(name): name for name in arrays if posixpath.dirname(name) == folder}
             named = {name: name for name in arrays} if self.asked.label else beside
             label = self.label_field(named, path, posixpath.basename(self._image))
-            classes = _checked(named[label], arrays, path) if label else None
+            classes = checked_array(named[label], arrays, path) if label else None
             labels = Labels(path, self.asked)
             fits = _layouts(images, None if classes is None else classes.size)
             if not fits:
@@ -93,7 +93,7 @@ class Hdf5Arrays(Container):
         return f"{self.files[0]}: {self._image}[{index}]"
 
 
-def _arrays(file: Any) -> dict[str, Any]:
+def arrays_in(file: Any) -> dict[str, Any]:
     """Return the arrays of a file by their paths; of those that are not all in the file itself, what they are."""
     arrays: dict[str, Any] = {}
 
@@ -140,7 +140,7 @@ def _may_hold_images(name: str, data: Any) -> bool:
     return posixpath.basename(name) in IMAGE_FIELDS if isinstance(data, str) else layout_of(data) is not None
 
 
-def _checked(name: str, arrays: dict[str, Any], path: Path) -> Any:
+def checked_array(name: str, arrays: dict[str, Any], path: Path) -> Any:
     """Return an array that can be read, or say why it cannot."""
     data = arrays[name]
     if isinstance(data, str):

@@ -1,4 +1,4 @@
-"""MosaicML's MDS: an index of shards, each with a table of offsets; a compressed shard is unpacked as a whole."""
+"""MosaicML's MDS: an index of shards, each with a table of offsets."""
 
 import itertools
 import mmap
@@ -7,10 +7,9 @@ import re
 import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Literal
+from typing import Annotated
 
 import numpy as np
-import pyarrow as pa
 import pydantic
 
 from storebench.datasets.base import Image
@@ -21,8 +20,6 @@ from storebench.errors import CorruptDataError
 from storebench.system.json_text import complaint, parse_json
 from storebench.units import number_of
 
-COMPRESSIONS = {"zstd": "zstd", "gz": "gzip", "br": "brotli", "bz2": "bz2"}  # as MDS and as pyarrow call them
-MOST_SHARD_BYTES = 1 << 30  # of a compressed shard, which is held in memory
 COPY_AGAIN = "Copy the file again."
 _FILES, _PIL = ("jpeg", "png", "bytes"), "pil"  # encodings of images
 _CHANNELS = {b"L": 1, b"RGB": 3}  # by Pillow's modes
@@ -35,23 +32,14 @@ def _within(name: str) -> str:
     return name
 
 
-_Name = Annotated[str, pydantic.AfterValidator(_within)]
-
-
 class Shard(pydantic.BaseModel):
-    format: Literal["mds"]
     column_names: list[str]
     column_encodings: list[str]
     column_sizes: list[pydantic.NonNegativeInt | None]  # bytes of each column; None if they vary
     samples: pydantic.NonNegativeInt
-    raw: _Name = pydantic.Field(validation_alias=pydantic.AliasPath("raw_data", "basename"))
-    packed: _Name | None = pydantic.Field(None, validation_alias=pydantic.AliasPath("zip_data", "basename"))
-    compression: str | None = None  # the name that MDS has for it, and its level
-
-    @property
-    def columns(self) -> dict[str, str]:
-        """The encodings of the columns by their names."""
-        return dict(zip(self.column_names, self.column_encodings, strict=True))
+    name: Annotated[str, pydantic.AfterValidator(_within)] = pydantic.Field(
+        validation_alias=pydantic.AliasPath("raw_data", "basename")
+    )
 
 
 class _Index(pydantic.BaseModel):
@@ -62,7 +50,8 @@ class _Index(pydantic.BaseModel):
         for shard in self.shards:
             if not len(shard.column_names) == len(shard.column_encodings) == len(shard.column_sizes):
                 raise ValueError("columns without a name, an encoding or a size")
-            if shard.columns != self.shards[0].columns:
+            first = self.shards[0]
+            if (shard.column_names, shard.column_encodings) != (first.column_names, first.column_encodings):
                 raise ValueError("shards with different columns")
         return self
 
@@ -75,27 +64,23 @@ class MdsShards(Ranges):
         except pydantic.ValidationError as error:
             what = f"no index of MDS shards ({complaint(error)})"
             raise CorruptDataError(what, where=index, hint="Write the dataset again.") from None
-        paths, self._codecs = [], []
-        for shard in self._shards:
-            path, codec = index.parent / shard.raw, ""
-            if shard.packed is not None and not os.path.exists(path):  # noqa: PTH110 - Path raises for a long name
-                path = index.parent / shard.packed
-                name = (shard.compression or "").partition(":")[0]
-                if name not in COMPRESSIONS:
-                    what = f"compressed as {name!r}; read are {', '.join(COMPRESSIONS)}"
-                    raise CorruptDataError(what, where=path, hint="Unpack the shards beside the index.")
-                codec = COMPRESSIONS[name]
-            paths.append(path)
-            self._codecs.append(codec)  # as pyarrow calls it; "" for none
+        paths = [index.parent / shard.name for shard in self._shards]
+        for path in paths:
+            if not os.path.exists(path):  # noqa: PTH110 - Path raises for a long name
+                what, hint = (
+                    "no such shard; compressed ones are not read",
+                    "Unpack the shards beside the index.",
+                )
+                raise CorruptDataError(what, where=path, hint=hint)
         super().__init__(kind, [index, *paths], asked)
-        if any(self._codecs):
-            self.not_in_place = "compressed shards, of which a random sample needs a whole one"
 
     def scan(self) -> None:
         index, *paths = self.files
         self.spans = Spans(paths)
         labels = Labels(index, self.asked)
-        columns = self._shards[0].columns if self._shards else {}
+        columns = {}
+        for shard in self._shards[:1]:
+            columns = dict(zip(shard.column_names, shard.column_encodings, strict=True))
         image = self.image_field(columns, index)
         label = self.label_field(columns, index, image)
         self._encoding = columns[image]
@@ -106,7 +91,7 @@ class MdsShards(Ranges):
                 hint="Write them as jpeg, png or bytes.",
             )
         for number, (path, shard) in enumerate(zip(paths, self._shards, strict=True)):
-            content = self._content(number)
+            content = _mapped(path)
             for parts in _samples(path, shard, content):
                 self.spans.append(number, *parts[image])
                 at, nbytes = parts.get(label, (0, 0))
@@ -118,12 +103,7 @@ class MdsShards(Ranges):
             self.notes = [f"{number_of(len(others), 'shard')} that the index does not list left out"]
 
     def read(self, index: int) -> bytes | Image:
-        number, where = self.spans.shard(index), self.locate(index)
-        if self._codecs[number]:
-            _, offset, size = self.spans.place(index)
-            value = bytes(self._content(number)[offset : offset + size])
-        else:
-            value = self.spans.read(index)
+        value, where = self.spans.read(index), self.locate(index)
         if self._encoding != _PIL:
             return image_or_pixels(value, where)
         if len(value) < 12:
@@ -133,30 +113,12 @@ class MdsShards(Ranges):
         channels = _CHANNELS.get(value[12 : 12 + mode_bytes], 0)
         return image_or_pixels(pixels, where, (height, width, channels))
 
-    def _content(self, number: int) -> memoryview:
-        """Return all bytes of a shard; each thread keeps the last one that it has unpacked."""
-        path, codec = self.files[1 + number], self._codecs[number]
-        if not codec:
-            with open_source(path) as stream:
-                if not path.stat().st_size:
-                    raise CorruptDataError("an empty file", where=path, hint=COPY_AGAIN)
-                return memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
-        if self.last.key != number:
-            self.last.content, self.last.key = _unpacked(path, codec), number
-        return memoryview(self.last.content)
 
-
-def _unpacked(path: Path, codec: str) -> bytes:
-    try:
-        with open_source(path) as file, pa.CompressedInputStream(file, codec) as stream:
-            content = stream.read(MOST_SHARD_BYTES + 1)
-    except (OSError, pa.ArrowException) as error:
-        what = f"cannot be unpacked as {codec} ({error})"
-        raise CorruptDataError(what, where=path, hint=COPY_AGAIN) from error
-    if len(content) > MOST_SHARD_BYTES:
-        what = f"more than {MOST_SHARD_BYTES >> 20:,} MiB when unpacked"
-        raise CorruptDataError(what, where=path, hint="Unpack the shards beside the index.")
-    return bytes(content)
+def _mapped(path: Path) -> memoryview:
+    with open_source(path) as stream:
+        if not path.stat().st_size:
+            raise CorruptDataError("an empty file", where=path, hint=COPY_AGAIN)
+        return memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
 
 
 def _samples(path: Path, shard: Shard, content: memoryview) -> Iterator[dict[str, tuple[int, int]]]:

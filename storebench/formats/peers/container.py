@@ -39,8 +39,6 @@ def backend_in_place(dataset: Dataset, *, may_stream: bool) -> tuple[str, int]:
     place = in_place(dataset)
     assert place is not None
     container, numbers = place
-    if container.not_in_place:
-        raise UsageError(container.not_in_place)
     is_stream = isinstance(container, TarShards | TfRecords) and container.streams and _are_first(numbers)
     streams = may_stream and is_stream and is_installed(STREAMS[type(container)])
     codec = "" if container.are_files else "+raw"
@@ -208,8 +206,6 @@ class ContainerFormat(Format):
             return self.writer(folder, spec)
         container, numbers = place
         codec, where = "original" if container.are_files else "raw", container.files[0]
-        if container.not_in_place:
-            raise UsageError(container.not_in_place, where=where, hint="Unpack them first.")
         if spec.codec != codec:
             what = f"the images of {container.kind} are read as they are, not as {spec.codec}"
             raise UsageError(what, where=where, hint=f"Name container+{codec}.")

@@ -14,7 +14,7 @@ from storebench.stores.container_files import BUFFERS
 from storebench.stores.inspection import inspect
 from storebench.stores.random_reads import Trial
 from tests.support.container_files import WRITERS, table, write_tar
-from tests.support.foreign_files import jpegs, write_vlen
+from tests.support.foreign_files import jpegs
 
 IMAGES = jpegs(400)
 SAMPLES = [(image, number % 3) for number, image in enumerate(IMAGES)]
@@ -86,16 +86,11 @@ def test_a_long_scan_ends_early_and_says_about(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr("storebench.stores.container_files.SCAN_S", 0.0)
     for kind, name in (("tar", "000.tar"), ("TFRecord", "0.tfrecord")):
         WRITERS[kind](tmp_path / kind, SAMPLES)
-        part = inspect(tmp_path / kind / name, samples=8).main
+        part = inspect(tmp_path / kind / name, samples=8).part
         assert part is not None
         assert part.warm is not None
         assert (part.warm.samples, part.exact) == (1, False)
         assert 100 < part.samples < 400
-
-
-def test_nothing_is_tried_where_nothing_is_read(tmp_path: Path) -> None:
-    write_vlen(tmp_path / "a.h5", IMAGES)
-    assert not trials_of(tmp_path / "a.h5", samples=0)
 
 
 def test_the_table_is_printed_above_the_cost(cli: Callable[..., Any], tmp_path: Path) -> None:
