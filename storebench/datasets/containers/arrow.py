@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from storebench.datasets.base import Image
-from storebench.datasets.containers.base import Container, Labels, read_at, reading_file
+from storebench.datasets.containers.base import Container, Labels, reading_file
 from storebench.datasets.containers.pixels import image_or_pixels
 from storebench.errors import CorruptDataError
 
@@ -25,8 +25,7 @@ reading = partial(
 )
 BATCH_ROWS = 32  # rows of Parquet that are decoded at a time: enough that a call costs little for each
 OPEN_FILES = 16
-_PARQUET, _ARROW = b"PAR1", b"ARROW1"  # the first and last bytes of a file
-_MOST_INDEX_BYTES = 16 << 20  # of the pages of a Parquet file, between its rows and its footer
+_ARROW = b"ARROW1"  # the first bytes of a file that is no stream
 _BYTES = "bytes"  # the part of Hugging Face's image that holds the file
 
 
@@ -157,17 +156,7 @@ class ParquetRows(Rows):
 
     def layout(self, path: Path) -> tuple[pa.Schema, list[int]]:
         with pq.ParquetFile(path) as file:
-            about = file.metadata
-            groups = list(map(about.row_group, range(about.num_row_groups)))
-            end = len(_PARQUET)
-            for last in (group.column(about.num_columns - 1) for group in groups[-1:]):
-                end = (last.dictionary_page_offset or last.data_page_offset) + last.total_compressed_size
-            # All before the footer of a second file, whose places are counted from its own begin.
-            before = path.stat().st_size - about.serialized_size - 8 - end
-            begin = max(0, before - _MOST_INDEX_BYTES)
-            joint = read_at(path, begin, before + 4 - begin).rfind(2 * _PARQUET) if before > 0 else -1
-            if joint >= 0:
-                raise _two_in_one(path, begin + joint + len(_PARQUET))
+            groups = map(file.metadata.row_group, range(file.num_row_groups))
             return file.schema_arrow, [group.num_rows for group in groups]
 
     def batches(self, path: Path, number: int, column: str) -> Iterator[pa.RecordBatch]:
@@ -181,12 +170,9 @@ class ArrowRows(Rows):
 
     def layout(self, path: Path) -> tuple[pa.Schema, list[int]]:
         with pa.memory_map(str(path)) as source:
-            reader = _opened(source)
-            if isinstance(reader, pa.RecordBatchFileReader):
-                _refuse_two(source, path)
             for batch in self.handle[path]:
                 batch.validate(full=True)  # the library itself trusts the offsets in a file
-            return reader.schema, list(map(len, self.handle[path]))
+            return _opened(source).schema, list(map(len, self.handle[path]))
 
     def batches(self, path: Path, number: int, column: str) -> Iterator[pa.RecordBatch]:
         yield self.handle[path][number].select([column])
@@ -205,27 +191,8 @@ def record_batches(path: Path) -> Iterator[pa.RecordBatch]:
             yield from (reader.get_batch(number) for number in range(reader.num_record_batches))
         else:
             yield from reader
-            while (end := source.tell()) < source.size():  # another stream behind the end of this one
-                if source.read_at(len(_ARROW), end) == _ARROW:
-                    raise _two_in_one(path, end)
+            while source.tell() < source.size():  # another stream behind the end of this one
                 yield from pa.ipc.open_stream(source)
-
-
-def _refuse_two(source: pa.NativeFile, path: Path) -> None:
-    """Refuse a file whose messages end long before its footer, which is that of a file behind it."""
-    with suppress(pa.ArrowException, StopIteration):  # not every library ends the messages of a file
-        source.seek(8)
-        messages = pa.ipc.MessageReader.open_stream(source)
-        while True:
-            messages.read_next_message()
-    tail = source.read_at(min(_MOST_INDEX_BYTES, source.size() - source.tell()), source.tell())
-    if (joint := tail.find(2 * _ARROW)) >= 0:
-        raise _two_in_one(path, source.tell() + joint + len(_ARROW))
-
-
-def _two_in_one(path: Path, begin: int) -> CorruptDataError:
-    what = f"two files in one, the second from byte {begin:,}"
-    return CorruptDataError(what, where=path, hint="Name the files that were joined.")
 
 
 def _opened(source: pa.NativeFile) -> pa.RecordBatchStreamReader | pa.RecordBatchFileReader:
