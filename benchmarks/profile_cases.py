@@ -31,7 +31,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 import storebench
 from benchmarks.control_groups import control_group, limit_reads
 from storebench.probes.page_cache import evict, warm
-from storebench.profiling.profile_report import Bound, Report
+from storebench.profiling.profile_report import Bound, ProfileReport
 
 NAMED_GOAL, GAIN_GOAL = 28 / 30, 24 / 30
 MOST_ERROR = 0.15
@@ -251,7 +251,7 @@ def slow_device(file: Path) -> Iterator[None]:
     warm([file])
 
 
-def report_on(loop: Loop) -> tuple[Report, float]:
+def report_on(loop: Loop) -> tuple[ProfileReport, float]:
     """Return what the profile says of a loop, and its seconds."""
     profiled = storebench.profile(loop.loader(), show=False)
     with slow_device(Samples.file) if loop.slow_disk else contextlib.nullcontext():

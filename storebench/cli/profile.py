@@ -10,12 +10,15 @@ from typing import Annotated
 
 import typer
 
-from storebench import profiling
 from storebench.cli.common import exit_codes
 from storebench.errors import UsageError
 
 AS_GIVEN = {"allow_interspersed_args": False, "ignore_unknown_options": True}
 """Settings of the command: everything after the script's name is the script's own."""
+
+
+# No module of the script's project is imported in place of one of Python.
+_START = "from storebench.profiling.script import main; main()"
 
 
 def profile(
@@ -29,12 +32,6 @@ def profile(
     as_module: Annotated[
         bool, typer.Option("-m", help="SCRIPT is the name of a module, as after python -m.")
     ] = False,
-    sweep: Annotated[
-        bool,
-        typer.Option(
-            "--sweep", help="In the end, load for some seconds with each of several numbers of workers."
-        ),
-    ] = False,
     ceiling: Annotated[
         bool,
         typer.Option(
@@ -43,15 +40,8 @@ def profile(
             " loop without loading?",
         ),
     ] = False,
-    convert: Annotated[
-        bool,
-        typer.Option(
-            "--convert",
-            help="In the end, measure by 'storebench run' how fast the image files could be loaded from stores.",
-        ),
-    ] = False,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder for a page, the timeline, and all figures.")
+        Path | None, typer.Option("--out", "-o", help="Folder for all figures and the timeline.")
     ] = None,
 ) -> None:
     """Run a training script, and name what limits it.
@@ -67,9 +57,7 @@ def profile(
             raise UsageError("there is no such script", where=name, hint="With -m, name a module.")
         options: dict[str, bool | str] = {
             "as_module": as_module,
-            "sweep": sweep,
             "ceiling": ceiling,
-            "convert": convert,
         }
         if out is not None:
             out.mkdir(parents=True, exist_ok=True)
@@ -79,7 +67,7 @@ def profile(
         # A new program, so that nothing of this one (handlers of signals, modules) is in the script's way.
         os.execv(  # noqa: S606
             sys.executable,
-            [sys.executable, str(Path(profiling.__path__[0], "start.py")), json.dumps(options), *script],
+            [sys.executable, "-P", "-c", _START, json.dumps(options), *script],
         )
 
 

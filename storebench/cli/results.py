@@ -53,12 +53,11 @@ def report(
     Of a folder that 'profile' wrote, it shows the verdict again.
     """
     with exit_codes():
-        from storebench.profiling.folder import PAGE_NAME, read_profile
+        from storebench.profiling.folder import read_profile
 
         profile = read_profile(results[0])
         if profile is not None:
             put_json(profile) if as_json else put(*profile["text"].splitlines())
-            say(f"page: {results[0] / PAGE_NAME}")
             return
         from storebench.accelerators import find_accelerator
 

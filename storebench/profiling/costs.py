@@ -4,9 +4,9 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from storebench.profiling.batch_times import Made
-from storebench.profiling.profile_report import Bound, Report
-from storebench.profiling.recorder import Recorder, Step
+from storebench.profiling.batch_times import BatchTimes
+from storebench.profiling.profile_report import Bound, ProfileReport
+from storebench.profiling.recorder import LoopStep, Recorder
 
 SECOND = NEARLY_NONE = 1e-9
 MAKING = (Bound.TRANSFORM, Bound.WAITING, Bound.COLLATE, Bound.HANDOFF)
@@ -131,7 +131,7 @@ def scaled(values: Sequence[float], average: float) -> list[float]:
 
 
 def costs_of(
-    recorder: Recorder, even: Sequence[Step], report: Report, *, is_fitted: bool
+    recorder: Recorder, even: Sequence[LoopStep], report: ProfileReport, *, is_fitted: bool
 ) -> tuple[Costs, dict[str, float]]:
     """Return what each part costs, and the shares of the time that a batch takes to make."""
     workers, made = recorder.workers, [step.made for step in even if step.made is not None]
@@ -180,7 +180,7 @@ def costs_of(
 
 
 def _making(
-    recorder: Recorder, made: list[Made], wait_s: float, process_cpu_s: float
+    recorder: Recorder, made: list[BatchTimes], wait_s: float, process_cpu_s: float
 ) -> tuple[dict[Bound, float], dict[Bound, float], dict[str, float]]:
     """Return the wall and the CPU time of each part of making a batch, and the shares of what the process did."""
     names = ("dataset_cpu_ns", "collate_cpu_ns", "pickling_ns", "delayed_ns")
@@ -212,8 +212,8 @@ def _making(
     }
     if not made:
         return wall, cpu, {}
-    seen = recorder.places.total() * blocked_s / making_s
-    reading_s = blocked_s * min(1.0, recorder.io_waits / max(1.0, seen))
+    seen = recorder.seen.lines.total() * blocked_s / making_s
+    reading_s = blocked_s * min(1.0, recorder.seen.waits["io"] / max(1.0, seen))
     parts_s = {
         "on a CPU": making_s - delayed_s - blocked_s,
         "reading": reading_s,

@@ -1,7 +1,6 @@
-"""The folder of a profile: its figures and verdict as JSON, its page, and its timeline for Perfetto."""
+"""The folder of a profile: its figures and verdict as JSON, and its timeline for Perfetto."""
 
 import dataclasses
-import html
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,34 +9,17 @@ from typing import TYPE_CHECKING, Any
 from storebench.system.whole_files import write_whole
 
 if TYPE_CHECKING:
-    from storebench.profiling.profile_report import Report
+    from storebench.profiling.profile_report import ProfileReport
     from storebench.profiling.recorder import Recorder
 
-PROFILE_NAME, TRACE_NAME, PAGE_NAME = "profile.json", "trace.json", "index.html"
-
-_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>storebench profile</title>
-<style>body{{font:15px/1.5 system-ui;max-width:60em;margin:2em auto;padding:0 1em}}pre{{white-space:pre-wrap}}
-td,th{{padding:.2em 1em .2em 0;text-align:left}}</style>
-<h1>limited by {bound}</h1><p>Try: {remedy}</p><pre>{text}</pre>
-<h2>Lines</h2><table><tr><th>share of {looks} looks<th>line<th>code</tr>{lines}</table>
-<p><a href="trace.json">trace.json</a> opens at ui.perfetto.dev: every step, and every batch of each worker.</p></html>
-"""
+PROFILE_NAME, TRACE_NAME = "profile.json", "trace.json"
 
 
-def write_profile(folder: Path, recorder: "Recorder", report: "Report") -> None:
+def write_profile(folder: Path, recorder: "Recorder", report: "ProfileReport") -> None:
     folder.mkdir(parents=True, exist_ok=True)
     facts = {**dataclasses.asdict(report), "bound": str(report.bound), "text": str(report)}
     write_whole(folder / PROFILE_NAME, json.dumps(facts, indent=1))
     write_whole(folder / TRACE_NAME, json.dumps({"traceEvents": list(_events(recorder))}))
-    lines = "".join(
-        f"<tr><td>{line.share:.0%}<td>{html.escape(line.file)}:{line.line}<td><code>{html.escape(line.text)}</code>"
-        for line in report.hot
-    )
-    remedy, text = html.escape(report.remedy), html.escape(str(report))
-    write_whole(
-        folder / PAGE_NAME,
-        _PAGE.format(bound=report.bound, remedy=remedy, text=text, looks=report.looks, lines=lines),
-    )
 
 
 def read_profile(folder: Path) -> dict[str, Any] | None:

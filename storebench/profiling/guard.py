@@ -20,28 +20,27 @@ def say(text: str) -> None:
         sys.stderr.flush()
 
 
-def guarded(method: Callable[Concatenate[_G, _P], _R]) -> Callable[Concatenate[_G, _P], _R | None]:
-    """Have a method of a guard return None if it fails, or something has failed before."""
-
-    @functools.wraps(method)
-    def attempt(self: _G, /, *args: _P.args, **kwargs: _P.kwargs) -> _R | None:
-        if self.has_failed:
-            return None
-        try:
-            return method(self, *args, **kwargs)
-        except Exception as error:  # noqa: BLE001 - the user's program goes on
-            self.has_failed = True
-            say(f"storebench profile: stopped; your program goes on. {unexpected_line(error)}")
-            return None
-
-    return attempt
-
-
 class Guard:
     """Attempts work of the profiler: the first failure is told, and nothing more is attempted."""
 
     has_failed = False
 
-    @guarded
-    def attempt(self, function: Callable[[], _R]) -> _R:
-        return function()
+    def attempt(self, function: Callable[[], _R]) -> _R | None:
+        if self.has_failed:
+            return None
+        try:
+            return function()
+        except Exception as error:  # noqa: BLE001 - the user's program goes on
+            self.has_failed = True
+            say(f"storebench profile: stopped; your program goes on. {unexpected_line(error)}")
+            return None
+
+
+def guarded(method: Callable[Concatenate[_G, _P], _R]) -> Callable[Concatenate[_G, _P], _R | None]:
+    """Have a method of a guard return None if it fails, or something has failed before."""
+
+    @functools.wraps(method)
+    def attempt(self: _G, /, *args: _P.args, **kwargs: _P.kwargs) -> _R | None:
+        return self.attempt(functools.partial(method, self, *args, **kwargs))
+
+    return attempt

@@ -1,6 +1,5 @@
 """The loops over loaders that this process has seen, and which of them a verdict is about."""
 
-import copy
 import dataclasses
 import os
 import time
@@ -10,33 +9,45 @@ import weakref
 from pathlib import Path
 from typing import Any
 
-from storebench.profiling.profile_report import Report
+from storebench.profiling.profile_report import ProfileReport
 from storebench.profiling.recorder import Recorder
-from storebench.profiling.stacks import LIBRARIES, OWN
+from storebench.profiling.stacks import is_users
 from storebench.profiling.verdict import LEAST_GAIN, report_of
 
 
 class Loops:
-    """The recorders of the loaders that this process iterates, in the order of their first epochs."""
+    """The recorders of the loaders that a script iterates, in the order of their first epochs."""
 
     def __init__(self) -> None:
         self.recorders: list[Recorder] = []
+        self.wrapped = 0  # epochs of wrapped loaders that go on
         self._seen: dict[Recorder, tuple[object, weakref.ref[Any]]] = {}
-        self.kept: dict[Recorder, Any] = {}  # copies of loaders, which a loop may make and drop
-        self._has_ceiling = self._keeps_loaders = False
-        self._began_ns: int | None = None
+        self._has_ceiling = False
+        self._began_ns = 0
 
-    def begin_script(self, *, has_ceiling: bool, keeps_loaders: bool = False) -> None:
+    def begin_script(self, *, has_ceiling: bool) -> None:
         """Note that the script begins of whose time the loops take a share."""
         self._has_ceiling, self._began_ns = has_ceiling, time.monotonic_ns()
-        self._keeps_loaders = keeps_loaders
 
     def here(self) -> list[Recorder]:
         """Return the recorders of the loops of this process: the script may have forked it."""
         return [recorder for recorder in self.recorders if recorder.epochs and recorder.pid == os.getpid()]
 
-    def recorder_of(self, loader: Any) -> Recorder:
-        """Return the recorder of a loader; of one that is made anew for each epoch, that of the one before."""
+    def recorder_of(self, loader: Any) -> Recorder | None:
+        """Return the recorder of a loader of torch that an epoch begins of; None if it is not watched.
+
+        A loader that is made anew for each epoch has the recorder of the one before. Beside a wrapped loader, the time
+        in requests to others is all that counts.
+        """
+        if not self._began_ns:
+            recorder = Recorder() if self.wrapped else None
+        else:
+            recorder = self._recorder_in_script(loader)
+        if recorder is not None:
+            recorder.attach(loader)
+        return recorder
+
+    def _recorder_in_script(self, loader: Any) -> Recorder:
         frames = user_frames()
         lines = [(frame.f_code.co_filename, frame.f_lineno) for frame in frames]
         key = (os.getpid(), lines, type(loader.dataset), loader.batch_size, loader.num_workers)
@@ -45,21 +56,17 @@ class Loops:
             if before == key and (last is None or last.dataset is loader.dataset):
                 break
         else:
-            recorder = Recorder(has_ceiling=self._has_ceiling)
-            recorder.name = name_of(frames, type(loader.dataset), loader)
+            recorder = Recorder(name_of(type(loader.dataset)), has_ceiling=self._has_ceiling)
             self.recorders.append(recorder)
         self._seen[recorder] = key, weakref.ref(loader)
-        if self._keeps_loaders:
-            self.kept[recorder] = copy.copy(loader)
         return recorder
 
-    def add(self, recorder: Recorder, loader: Any, *names: Any) -> None:
-        """Add a recorder that the user's program has made."""
-        recorder.name = name_of(user_frames(), type(loader), loader, *names)
-        if self._began_ns is not None:  # else they are as many as its epochs, maybe
+    def add(self, recorder: Recorder) -> None:
+        """Add a recorder that the script has made."""
+        if self._began_ns and recorder not in self.recorders:
             self.recorders.append(recorder)
 
-    def verdict(self) -> tuple[Report, Recorder] | None:
+    def verdict(self) -> tuple[ProfileReport, Recorder] | None:
         """Return the verdict on the loader whose waits take longest, or on the longest loop if all waits are short."""
         for recorder in self.here():
             recorder.ended()
@@ -69,40 +76,34 @@ class Loops:
         spent_ns = sum(recorder.waited_ns + recorder.looped_ns for _, recorder in pairs)
         are_short = max(recorder.waited_ns for _, recorder in pairs) < spent_ns * (1.0 - 1.0 / LEAST_GAIN)
 
-        def cost(pair: tuple[Report, Recorder]) -> tuple[bool, int]:
+        def cost(pair: tuple[ProfileReport, Recorder]) -> tuple[bool, int]:
             report, recorder = pair
             return bool(report.total_s), recorder.waited_ns + are_short * recorder.looped_ns
 
         report, recorder = max(pairs, key=cost)
         return self.described(report, recorder), recorder
 
-    def described(self, report: Report, recorder: Recorder) -> Report:
-        """Return a report with the name of its loader, the share of the script, and the waits for other loaders."""
+    def described(self, report: ProfileReport, recorder: Recorder) -> ProfileReport:
+        """Return a report with the share of the script, and the waits for other loaders."""
         others = [other for other in self.here() if other is not recorder and not other.is_drained]
         spent_ns = recorder.waited_ns + recorder.looped_ns
-        script_ns = self._began_ns and time.monotonic_ns() - self._began_ns
         return dataclasses.replace(
             report,
-            loader=recorder.name,
-            script_frac=spent_ns / script_ns if script_ns else None,
+            script_frac=spent_ns / (time.monotonic_ns() - self._began_ns) if self._began_ns else None,
             others_s={other.name: 1e-9 * other.waited_ns for other in others},
         )
 
 
+# Those of this process.
 loops = Loops()
-"""Those of this process."""
 
 
-def name_of(frames: list[types.FrameType], kind: type, *loaders: Any) -> str:
-    """Return what the script's module calls a loader, the line that iterates it, and what it is."""
-    # Locals are not looked at: `f_locals` would keep them alive.
-    variables = [pair for frame in frames[-1:] for pair in list(frame.f_globals.items())]
-    names = [name for name, value in variables if any(value is loader for loader in loaders)]
-    places = [f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}" for frame in frames[:1]]
-    return ", ".join([*names[-1:], *places, kind.__name__])
+def name_of(kind: type) -> str:
+    """Return the line that iterates a loader, and what it is."""
+    places = [f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}" for frame in user_frames()[:1]]
+    return ", ".join([*places, kind.__name__])
 
 
 def user_frames() -> list[types.FrameType]:
     """Return this thread's frames outside of libraries, innermost first."""
-    frames = (frame for frame, _ in traceback.walk_stack(None))
-    return [frame for frame in frames if not frame.f_code.co_filename.startswith((OWN, *LIBRARIES))]
+    return [frame for frame, _ in traceback.walk_stack(None) if is_users(frame)]

@@ -6,8 +6,8 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from storebench.profiling.guard import say
-from storebench.profiling.loops import loops
-from storebench.profiling.profile_report import Report
+from storebench.profiling.loops import loops, name_of
+from storebench.profiling.profile_report import ProfileReport
 from storebench.profiling.recorder import Recorder
 from storebench.profiling.verdict import report_of
 
@@ -40,18 +40,12 @@ class profile(Generic[_Batch]):  # noqa: N801 - it is used like a function
     def __init__(self, loader: Iterable[_Batch], *, show: bool = True, ceiling: bool = False) -> None:
         self._loader = loader
         self._shows = show
-        self._recorder = Recorder(has_ceiling=ceiling)
-        self._is_watched = False
+        self._recorder = Recorder(has_ceiling=ceiling, is_wrapped=True)
 
     def __iter__(self) -> Iterator[_Batch]:
-        if not self._is_watched:
-            self._is_watched = True
-            self._recorder.attempt(lambda: _watch(self._recorder, self._loader, self))
-        with self._recorder.beginning():
-            batches = iter(self._loader)
-        return _Steps(batches, self._recorder, self._show)
+        return _Steps(self._loader, self._recorder, self._show)
 
-    def report(self) -> Report:
+    def report(self) -> ProfileReport:
         """Return the verdict on everything that was seen so far, with its evidence; ``print`` shows it."""
         return loops.described(report_of(self._recorder), self._recorder)
 
@@ -73,25 +67,35 @@ class profile(Generic[_Batch]):  # noqa: N801 - it is used like a function
         return getattr(self._loader, name)
 
 
-def _watch(recorder: Recorder, loader: Iterable[Any], around: Any) -> None:
-    recorder.makes = recorder.is_wrapped = True
-    loops.add(recorder, loader, around)
-    torch_data = sys.modules.get("torch.utils.data")
-    if torch_data is not None:
-        from storebench.profiling.torch_loaders import watch, watch_all
-
-        watch_all(loops.recorder_of)  # the loop may wait for others, too
-        if isinstance(loader, torch_data.DataLoader):
-            watch(loader, recorder)
-
-
 class _Steps(Generic[_Batch]):
-    """The iterator of one epoch."""
+    """The iterator of one epoch, in which other loaders of torch are watched, too: the loop may wait for them."""
 
-    def __init__(self, batches: Iterator[_Batch], recorder: Recorder, show: Callable[[], None]) -> None:
-        self._take: Callable[[], _Batch] = partial(next, batches)
+    def __init__(self, loader: Iterable[_Batch], recorder: Recorder, show: Callable[[], None]) -> None:
         self._recorder, self._show = recorder, show
         self._is_over = False
+        loops.wrapped += 1
+        try:
+            recorder.attempt(partial(self._watch, loader))
+            with recorder.beginning():
+                self._take: Callable[[], _Batch] = partial(next, iter(loader))
+        except BaseException:
+            self._end()
+            raise
+
+    def _watch(self, loader: Iterable[_Batch]) -> None:
+        self._recorder.name = self._recorder.name or name_of(type(loader))
+        loops.add(self._recorder)
+        torch_data = sys.modules.get("torch.utils.data")
+        if torch_data is not None:
+            from storebench.profiling import torch_loaders  # noqa: F401 - watches from its import on
+
+            if isinstance(loader, torch_data.DataLoader):
+                self._recorder.attach(loader)
+
+    def _end(self) -> None:
+        if not self._is_over:
+            self._is_over = True
+            loops.wrapped -= 1
 
     def __iter__(self) -> Iterator[_Batch]:
         return self
@@ -100,7 +104,7 @@ class _Steps(Generic[_Batch]):
         try:
             return self._recorder.next(self._take)
         except BaseException as error:
-            self._is_over = True
+            self._end()
             # An error of the loader is the last that its user sees; an interrupt is not one.
             if isinstance(error, StopIteration) or not isinstance(error, Exception):
                 self._show()
@@ -108,5 +112,6 @@ class _Steps(Generic[_Batch]):
 
     def __del__(self) -> None:
         if not self._is_over and not sys.is_finalizing():  # the loop was left
+            self._end()
             self._recorder.ended()
             self._show()

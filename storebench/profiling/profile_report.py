@@ -10,22 +10,22 @@ from pathlib import Path
 from typing import Self
 
 from storebench.plain_text import plain
-from storebench.probes.machine import counts_reads
-from storebench.profiling.batch_times import Made
-from storebench.profiling.files import IMAGES, Files
+from storebench.probes.machine import counts_reads, mount_of
+from storebench.profiling.batch_times import BatchTimes
 from storebench.profiling.recorder import Recorder
-from storebench.profiling.stacks import Place
+from storebench.profiling.stacks import CodeLine
 from storebench.units import number_of, rounded_bytes
 
-_SHOWN_LINES, _MOST_LINES = 2, 12
+# Of fewer looks, the shares of lines are too rough to stand beside measured times.
 LEAST_LOOKS = 30
-"""Of fewer looks, the shares of lines are too rough to stand beside measured times."""
-
-_CONVERTED = IMAGES | {".tar", ".parquet"}
-"""Suffixes of files that ``storebench run`` can convert."""
-
+_SHOWN_LINES, _MOST_LINES = 2, 12
+# A share of the time below this is not shown.
 _SHOWN_FRAC = 0.01
-"""A share of the time below this is not shown."""
+# The folder of the files has this share of those of their kind that were seen open.
+_NEARLY_ALL = 0.9
+_IMAGES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff"}
+# Suffixes of files that ``storebench run`` can convert.
+_CONVERTED = _IMAGES | {".tar", ".parquet"}
 
 
 class Bound(enum.StrEnum):
@@ -73,12 +73,13 @@ class Bound(enum.StrEnum):
     STARTUP = "the start of epochs", "persistent_workers=True, or less work at the start of a worker"
     STALLS = "stalls", "the slowest samples, or a larger prefetch_factor"
     AHEAD = (
-        "a thread reads the batches ahead of the loop, which was not seen",
+        "the loop was not seen: a thread asks for its batches",
         "storebench.profile() around what the loop iterates",
     )
     UNKNOWN = "too few steps", "a longer loop"
 
 
+# Limits that a store of smaller or decoded images may take away.
 _DECODING = (
     Bound.TRANSFORM,
     Bound.SLOW_SAMPLES,
@@ -87,7 +88,6 @@ _DECODING = (
     Bound.FEW_WORKERS,
     Bound.LOADER,
 )
-"""Limits that a store of smaller or decoded images may take away."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,10 +112,10 @@ class SlowSamples:
     longest_s: float
     longest: int  # the index of the slowest
 
-    def excess_frac(self, made: Made) -> float:
+    def excess_frac(self, made: BatchTimes) -> float:
         """Return the share of the dataset's time for a batch that its slow sample took beyond the usual."""
-        longest_s, dataset_s = 1e-9 * made.longest_ns, 1e-9 * (made.collated_ns - made.began_ns)
-        return (longest_s - self.usual_s) / dataset_s if longest_s > self.least_s else 0.0
+        longest_s = 1e-9 * made.longest_ns
+        return (longest_s - self.usual_s) / (1e-9 * made.dataset_ns) if longest_s > self.least_s else 0.0
 
     def __str__(self) -> str:
         return (
@@ -125,7 +125,7 @@ class SlowSamples:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class ProfileReport:
     """What limits a loop, how much faster it would be without that, and the evidence.
 
     Times are means in seconds, without the starts of epochs and stalls: `wait_s` and `loop_s` per step, `parts_s` per batch
@@ -158,8 +158,7 @@ class Report:
     cores: int = 0
     batch_size: int | None = None
     workers_needed: int | None = None
-    by_workers: Mapping[int, float] = field(default_factory=dict)  # how many times as fast
-    is_swept: bool = False  # whether `by_workers` was measured, not predicted
+    by_workers: Mapping[int, float] = field(default_factory=dict)  # predicted: how many times as fast
     parts_s: Mapping[str, float] = field(default_factory=dict)
     shares: Mapping[str, float] = field(default_factory=dict)
     cpu_s: float | None = None
@@ -172,7 +171,8 @@ class Report:
     stall_s: float = 0.0
     looks: int = 0  # at the line that makes a batch
     hot: tuple[HotLine, ...] = ()
-    files: Files | None = None
+    folder: str = ""  # of nearly all files that the dataset opened
+    suffix: str = ""  # of these
     disturbed: str = ""  # by other programs
     unseen: tuple[str, ...] = ()
 
@@ -192,13 +192,6 @@ class Report:
         """What to try."""
         return self.advice or self.bound.remedy.format(self)
 
-    @property
-    def converting(self) -> str | None:
-        """The command that measures what converting the files would bring; None if they are no image files."""
-        if self.files is None or self.files.suffix not in _CONVERTED:
-            return None
-        return f"storebench run --dataset {shlex.quote(self.files.folder)}"
-
     def __str__(self) -> str:
         above, below = list(self._lines()), list(self._lines_below())
         most = min(_SHOWN_LINES, _MOST_LINES - len(above) - len(below))
@@ -211,27 +204,30 @@ class Report:
     def _lines(self) -> Iterator[str]:
         if not self.total_s:
             yield f"storebench profile: {self.bound}; try {self.remedy}"
-            yield from () if self.bound is Bound.UNKNOWN else self._loaders()
-            return
-        yield f"storebench profile: limited by {self.bound}; {self.wait_frac:.0%} of the time is waiting for data"
-        yield f"  try: {self.remedy}; predicted without this limit: {self.gain:.2f} times as fast"
-        yield from self._loaders()
-        yield _row(
-            f"per step, of {self.steps:,}",
-            {
-                "wait": self.wait_s,
-                "loop": self.loop_s,
-                "other loaders": self.elsewhere_s or None,
-                "with cached batches": self.cached_s,
-                "CUDA busy": self.cuda_s,
-                "CUDA idle": self.cuda_idle_s,
-            },
-        )
+        else:
+            yield f"storebench profile: limited by {self.bound}; {self.wait_frac:.0%} of the time is waiting for data"
+            yield f"  try: {self.remedy}; predicted without this limit: {self.gain:.2f} times as fast"
+        if self.loader:
+            frac = (
+                "" if self.script_frac is None else f"; its loop takes {self.script_frac:.0%} of the script"
+            )
+            others = ", ".join([f"{seconds:.2f} s for {name}" for name, seconds in self.others_s.items()][:2])
+            yield f"  loader: {self.loader}{frac}{'; also waited ' if others else ''}{others}"
+        steps_s = {
+            "wait": self.wait_s,
+            "loop": self.loop_s,
+            "other loaders": self.elsewhere_s or None,
+            "with cached batches": self.cached_s,
+            "CUDA busy": self.cuda_s,
+            "CUDA idle": self.cuda_idle_s,
+        }
+        if self.total_s:
+            yield _times(f"per step, of {self.steps:,}", steps_s)
         if self.parts_s:
             workers = number_of(self.workers, "worker")
-            yield _row(f"per batch, {workers}" if self.workers else "per batch", self.parts_s)
+            yield _times(f"per batch, {workers}" if self.workers else "per batch", self.parts_s)
         if self.shares:
-            yield _cells("making batches", {name: f"{share:.0%}" for name, share in self.shares.items()})
+            yield _row("making batches", {name: f"{share:.0%}" for name, share in self.shares.items()})
         if notes := "; ".join(self._notes()):
             yield f"  {notes}"
 
@@ -252,28 +248,8 @@ class Report:
         if not self.total_s:
             return
         if self.by_workers:
-            known = "measured" if self.is_swept else "predicted"
             factors = {f"{count}": f"{factor:.2f} times" for count, factor in self.by_workers.items()}
-            yield _cells(f"as fast by workers ({known})", factors)
-        yield _cells("waits", self._waits())
-        if self.files is not None:
-            frac = self.files.resident_frac
-            cached = "unknown" if frac is None else f"{frac:.0%}"
-            device = rounded_bytes(self.device_bytes or 0.0)
-            yield f"  {self.files.folder}: {cached} in memory when first seen; from devices {device} per batch"
-        if self.converting and self.bound in _DECODING:
-            yield f"  what converting these files brings: {self.converting}"
-        if self.unseen:
-            yield f"  not seen: {'; '.join(self.unseen)}"
-
-    def _loaders(self) -> Iterator[str]:
-        frac = "" if self.script_frac is None else f"; its loop takes {self.script_frac:.0%} of the script"
-        others = [f"{seconds:.2f} s for {name}" for name, seconds in self.others_s.items()]
-        waits = f"; also waited {', '.join(others[:2])}" if others else ""
-        if self.loader:
-            yield f"  loader: {self.loader}{frac}{waits}"
-
-    def _waits(self) -> dict[str, str]:
+            yield _row("as fast by workers (predicted)", factors)
         waits = {"first batch": f"{self.first_batch_s:.2f} s"}
         if self.worker_start_s is not None:
             waits["of it workers' start"] = f"{self.worker_start_s:.2f} s"
@@ -281,28 +257,33 @@ class Report:
             waits |= {"starts of epochs": f"{self.startup_s:.2f} s", "stalls": f"{self.stall_s:.2f} s"}
         if self.prefetched and self.ready_batches is not None:
             waits["batches ready"] = f"{self.ready_batches:.1f} of {self.prefetched}"
-        return waits
+        yield _row("waits", waits)
+        if self.folder:
+            yield f"  {self.folder}: from devices {rounded_bytes(self.device_bytes or 0.0)} per batch"
+        if self.suffix in _CONVERTED and self.bound in _DECODING:
+            yield f"  what converting these files brings: storebench run --dataset {shlex.quote(self.folder)}"
+        if self.unseen:
+            yield f"  not seen: {'; '.join(self.unseen)}"
 
 
-def _row(title: str, seconds: Mapping[str, float | None]) -> str:
-    known = {name: value for name, value in seconds.items() if value is not None}
-    return _cells(title, {name: f"{1e3 * value:,.2f} ms" for name, value in known.items()})
+def _times(title: str, seconds: Mapping[str, float | None]) -> str:
+    return _row(title, {name: f"{1e3 * s:,.2f} ms" for name, s in seconds.items() if s is not None})
 
 
-def _cells(title: str, cells: Mapping[str, str]) -> str:
+def _row(title: str, cells: Mapping[str, str]) -> str:
     return f"  {title}: " + ", ".join(f"{name} {text}" for name, text in cells.items())
 
 
-def hot_lines(places: Counter[Place]) -> tuple[HotLine, ...]:
-    """Return the lines of the user's code with the most samples."""
+def hot_lines(looks: Counter[CodeLine]) -> tuple[HotLine, ...]:
+    """Return the lines of the user's code with the most looks."""
     lines: Counter[tuple[str, int]] = Counter()
     calls: dict[tuple[str, int], str] = {}
-    for place, count in places.most_common():
+    for place, count in looks.most_common():
         lines[place.file, place.line] += count
         calls.setdefault((place.file, place.line), place.calls)
     return tuple(
         HotLine(
-            share=count / places.total(),
+            share=count / looks.total(),
             file=file,
             line=line,
             text=_code(file, line),
@@ -322,7 +303,26 @@ def _code(file: str, line: int) -> str:
     return f"{outer} {text.strip()}" if is_walk else text.strip()
 
 
-def unseen_of(recorder: Recorder, *, is_inside_seen: bool) -> Iterator[str]:
+def home_of(opened: Counter[str]) -> tuple[str, str]:
+    """Return the innermost folder of nearly all files of the kind that was seen open most, and their suffix.
+
+    A process has lists and models open as well, so images count before all others.
+    """
+    kinds: Counter[str] = Counter()
+    for path, count in opened.items():
+        kinds[Path(path).suffix.lower()] += count
+    if not kinds:
+        return "", ""
+    suffix = max(kinds, key=lambda kind: (kind in _IMAGES, kinds[kind]))
+    above: Counter[Path] = Counter()
+    for path, count in opened.items():
+        if path.lower().endswith(suffix):
+            above.update(dict.fromkeys(Path(path).parents, count))
+    homes = [folder for folder, count in above.items() if count >= _NEARLY_ALL * kinds[suffix]]
+    return str(max(homes, key=lambda home: len(home.parts))), suffix
+
+
+def unseen_of(recorder: Recorder, folder: str, *, is_inside_seen: bool) -> Iterator[str]:
     """Return what could not be seen."""
     if recorder.makes:
         yield "the inside of the loader (it is not a DataLoader of torch)"
@@ -332,5 +332,6 @@ def unseen_of(recorder: Recorder, *, is_inside_seen: bool) -> Iterator[str]:
         yield "the inside of the loader (batches came without times)"
     if recorder.has_ceiling and not recorder.replayed:
         yield "the ceiling (the loop asked for no batch after the last one)"
-    if recorder.files is not None and not counts_reads(recorder.files.filesystem):
-        yield f"reads from devices (not counted on {recorder.files.filesystem})"
+    filesystem = mount_of(folder).fstype if Path(folder).is_dir() else ""
+    if folder and not counts_reads(filesystem):
+        yield f"reads from devices (not counted on {filesystem})"

@@ -5,35 +5,30 @@ import contextlib
 import copy
 import itertools
 import os
-import queue
 import sys
 import threading
-import time
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import psutil
 
 from storebench.probes.counters import OtherWork
-from storebench.profiling.batch_times import Made, Maker, Schedule, clock
-from storebench.profiling.files import Files, files_of
+from storebench.profiling.batch_times import BatchTimer, BatchTimes, Moment, ThreadClock, clock
 from storebench.profiling.guard import Guard, guarded
-from storebench.profiling.stacks import Place, Seen
+from storebench.profiling.stacks import Seen
 
-MOST_STEPS = 50_000
-"""The last so many steps are kept."""
-
-REPLAYED_STEPS, _CACHED_BATCHES = 20, 4
-"""For the ceiling, every rank takes so many steps of the last so many batches."""
-
-_LOOK_EVERY_S, _LEAST_LOOKS = 0.05, 3
+# The last so many steps are kept.
+_MOST_STEPS = 50_000
+# For the ceiling, every rank takes so many steps of the last so many batches.
+_REPLAYED_STEPS, _CACHED_BATCHES = 20, 4
 
 _Batch = TypeVar("_Batch")
 
 
 @dataclass(slots=True, kw_only=True)
-class Step:
+class LoopStep:
     """One step of the loop: the wait for its batch, and the time until the next request, None if there was none."""
 
     place: int  # in its epoch
@@ -42,7 +37,7 @@ class Step:
     wait_cpu_ns: int  # of the thread that waits; if there are no workers, of the process
     wait_delayed_ns: int  # of the loop's thread, ready to run without a core
     ready: int | None  # batches that were made and not yet taken
-    made: Made | None
+    made: BatchTimes | None
     loop_ns: int | None = None  # without `elsewhere_ns`
     elsewhere_ns: int = 0  # of the loop's thread, in requests to other loaders that are watched
     delayed_ns: int = 0  # as in the wait
@@ -55,10 +50,10 @@ class _CudaClock(Guard):
     """Time a CUDA device, once the program uses one, by events around the loop of each step; nothing waits for it."""
 
     def __init__(self) -> None:
-        self._events: collections.deque[tuple[Step, bool, Any]] = collections.deque()
+        self._events: collections.deque[tuple[LoopStep, bool, Any]] = collections.deque()
 
     @guarded
-    def mark(self, step: Step, *, begins: bool) -> None:
+    def mark(self, step: LoopStep, *, begins: bool) -> None:
         if not begins and not self._events:
             return
         torch = sys.modules.get("torch")
@@ -77,15 +72,6 @@ class _CudaClock(Guard):
                 step.cuda_ns = ns
 
 
-class _Now(NamedTuple):
-    """The clocks of the loop: wall, CPU of the process, CPU of what waits (see `Step`), and time without a core."""
-
-    ns: int
-    cpu_ns: int
-    wait_cpu_ns: int
-    delayed_ns: int
-
-
 class _Asking(threading.local):
     """The loaders of which this thread requests a batch, outermost first, and the time of all its requests."""
 
@@ -96,60 +82,55 @@ class _Asking(threading.local):
 
 asking = _Asking()
 
-_QUEUES = (queue.__file__, threading.__file__)
-
 
 class Recorder(Guard):
-    """Record the steps of a loop."""
+    """Record the steps of a loop; one that `is_wrapped` asks an iterator around the loader's."""
 
-    def __init__(self, *, has_ceiling: bool = False) -> None:
-        self.has_ceiling = has_ceiling
-        self.workers = 0
+    def __init__(self, name: str = "", *, has_ceiling: bool = False, is_wrapped: bool = False) -> None:
+        self.name = name  # of the loader, with the line that iterates it
+        self.has_ceiling, self.is_wrapped = has_ceiling, is_wrapped
+        self.makes = is_wrapped  # whether requests make the batches: no loader of torch does
+        self.workers = self.prefetched = 0
         self.persists = False  # whether the workers do
-        self.cores = len(os.sched_getaffinity(0))
         self.batch_size: int | None = None
-        self.prefetched = 0
         self.tensors = 1  # of the first batch
-        self.pid = os.getpid()
-        self.name = ""  # of the loader, with the line that iterates it
-        self.makes = False  # whether requests make the batches: the loader is not of torch
-        self.is_wrapped = False  # whether the loop asks an iterator around the loader's
+        self.pid, self.cores = os.getpid(), len(os.sched_getaffinity(0))
         self.is_ahead = False  # whether a thread inside the loader asks for batches ahead of the loop
-        self.maker: Maker | None = None  # of batches that this process makes
-        self.steps: collections.deque[Step] = collections.deque(maxlen=MOST_STEPS)
-        self.replayed: list[Step] = []  # with batches of the end of the first epoch, served again
+        self.is_drained = False  # whether a thread asks, which may hand the batches over to the loop
+        self.timer: BatchTimer | None = None  # of batches that this process makes
+        self.steps: collections.deque[LoopStep] = collections.deque(maxlen=_MOST_STEPS)
+        self.replayed: list[LoopStep] = []  # with batches of the end of the first epoch, served again
         self.epochs = 0
         self.ends_ns = 0  # of epochs, from the last request on
-        self.waited_ns = self.looped_ns = 0  # in all
-        self.places: collections.Counter[Place] = collections.Counter()
-        self.io_waits = 0  # of the samples
-        self._files: Files | None = None  # those seen first
-        self._opened: collections.Counter[str] = collections.Counter()  # how often which file was
-        self._place = 0
-        self._thread = 0  # that began the epoch
-        self._is_drained = False
-        self._looks = self._queued = 0
-        self._open: Step | None = None  # given, and the next not yet requested
-        self._asked = self._given = _Now(0, 0, 0, 0)
+        self.seen = Seen.nothing()
+        self._loader: Callable[[], Any] = lambda: None
+        self._place = self._thread = 0  # in the epoch; the one that began it
+        self._open: LoopStep | None = None  # given, and the next not yet requested
+        self._clock: ThreadClock | None = None
+        self._asked = self._given = Moment(0, 0, 0, 0)
         self._inside = 0, 0  # time and CPU time of this thread's requests until the batch was given
         self._iter_ns = 0
         self._ready: int | None = None
-        self._made: Made | None = None
-        self._schedule: Schedule | None = None
+        self._made: BatchTimes | None = None
         self._cached: collections.deque[Any] = collections.deque(maxlen=_CACHED_BATCHES)
         self._replay: Iterator[Any] | None = None
         self._cuda = _CudaClock()
         self._others: OtherWork | None = None
 
-    @property
-    def is_drained(self) -> bool:
-        """Whether the requests are those of a thread that hands batches over to the loop: they are not the loop."""
-        return self._is_drained or (self._looks >= _LEAST_LOOKS and 2 * self._queued > self._looks)
+    def attach(self, loader: Any) -> None:
+        """Note that a loader of torch makes the batches."""
+        self._loader = weakref.ref(loader)
+        self.workers, self.batch_size = loader.num_workers, loader.batch_size
+        self.persists = loader.persistent_workers
+        self.prefetched = loader.num_workers * (loader.prefetch_factor or 0)
+        self.makes = False
+        self._stop_timer()
 
-    @property
-    def files(self) -> Files | None:
-        """The files that the dataset opened."""
-        return self._files and self._files.in_home(self._opened)
+    def serves(self, loader: Any) -> bool:
+        """Return whether the batches of a loader of torch are those of this loop, maybe inside of another iterable."""
+        if self.makes:
+            self.attach(loader)
+        return self._loader() is loader
 
     @contextlib.contextmanager
     def beginning(self) -> Iterator[None]:
@@ -202,7 +183,7 @@ class Recorder(Guard):
                 if self.has_failed or self.replayed or not self._cached:
                     raise
                 self._note_end()
-                self._replay = itertools.islice(itertools.cycle(self._cached), REPLAYED_STEPS)
+                self._replay = itertools.islice(itertools.cycle(self._cached), _REPLAYED_STEPS)
         batch: _Batch = next(self._replay)
         copied = self.attempt(lambda: copy.copy(batch))
         return batch if copied is None else copied
@@ -218,35 +199,18 @@ class Recorder(Guard):
         """Note that the loop asks for a batch."""
         if ready is not None:
             self._ready = ready()
-        self._note_thread()
-        if self.workers and self._schedule is None:
-            self._schedule = Schedule()
+        thread = threading.get_ident()
+        is_side_thread = not self.is_wrapped and thread != threading.main_thread().ident
+        self.is_drained = self.is_drained or is_side_thread or self._thread not in (0, thread)
         now = self._now()
         if self._open is not None:
             self._close(now)
         self._asked = now
         if self.makes:
-            self.maker = self.maker or Maker()
-            self.maker.begin()
+            self.timer = self.timer or BatchTimer()
+            self.timer.begin()
 
-    def _note_thread(self) -> None:
-        """Note whether another thread began the epoch; have this one looked at if it is not the main thread."""
-        thread = threading.get_ident()
-        self._is_drained = self._is_drained or self._thread not in (0, thread)
-        if not self._place and thread != threading.main_thread().ident and not self._is_drained:
-            threading.Thread(
-                target=self._look, args=(thread, self.epochs), name="storebench-profile", daemon=True
-            ).start()
-
-    def _look(self, thread: int, epoch: int) -> None:
-        """Count how often the loop's thread is between two requests, and how often of that it waits at a queue."""
-        while self.epochs == epoch and self._thread and (frame := sys._current_frames().get(thread)):  # noqa: SLF001 - documented
-            if self._open is not None:
-                self._looks += 1
-                self._queued += frame.f_code.co_filename in _QUEUES
-            time.sleep(_LOOK_EVERY_S)
-
-    def _close(self, now: _Now) -> None:
+    def _close(self, now: Moment) -> None:
         """Note that the loop of the open step has ended."""
         step, self._open = self._open, None
         if step is None:
@@ -255,11 +219,10 @@ class Recorder(Guard):
         step.loop_ns = now.ns - self._given.ns - step.elsewhere_ns
         step.cpu_ns = now.cpu_ns - self._asked.cpu_ns - (asking.cpu_ns - self._inside[1])
         step.delayed_ns = now.delayed_ns - self._given.delayed_ns
-        self.looped_ns += step.loop_ns
         self._cuda.mark(step, begins=False)
 
     @guarded
-    def made(self, made: Made) -> None:
+    def made(self, made: BatchTimes) -> None:
         """Note the times of the batch that is about to be given; not of one that a thread asks for ahead."""
         if not asking.recorders:
             return
@@ -271,15 +234,16 @@ class Recorder(Guard):
     def _note_batch(self, batch: Any) -> None:
         """Note that the loop gets a batch."""
         asked, now = self._asked, self._now()
-        if self.makes and self.maker is not None and (made := self.maker.end()) is not None:
+        if self.makes and self.timer is not None and (made := self.timer.end()) is not None:
             self.made(made)
         self._note_wait(now)
         self._given = now
-        self._open = Step(
+        cpu_ns, thread_ns = now.cpu_ns - asked.cpu_ns, now.thread_cpu_ns - asked.thread_cpu_ns
+        self._open = LoopStep(
             place=self._place,
             asked_ns=asked.ns - self._iter_ns,
             wait_ns=now.ns - asked.ns + self._iter_ns,
-            wait_cpu_ns=now.wait_cpu_ns - asked.wait_cpu_ns,
+            wait_cpu_ns=thread_ns if self.workers else cpu_ns,
             wait_delayed_ns=now.delayed_ns - asked.delayed_ns,
             ready=self._ready,
             made=self._made,
@@ -297,9 +261,8 @@ class Recorder(Guard):
         self._place += 1
         self._iter_ns = 0
 
-    def _note_wait(self, now: _Now) -> None:
-        """Add the request that ends now to the time of this loader, and of this thread's requests."""
-        self.waited_ns += now.ns - self._asked.ns + self._iter_ns
+    def _note_wait(self, now: Moment) -> None:
+        """Add the request that ends now to the time of this thread's requests."""
         asking.ns += now.ns - self._asked.ns
         asking.cpu_ns += now.cpu_ns - self._asked.cpu_ns
         self._inside = asking.ns, asking.cpu_ns
@@ -317,12 +280,23 @@ class Recorder(Guard):
         """Note that the epoch has ended, or the loader failed, or its user."""
         self._open, self._thread = None, 0
         self._cached.clear()
-        if self._schedule is not None:
-            self._schedule.close()
-            self._schedule = None
-        if self.maker is not None:
-            self._see(self.maker.stop())
-            self.maker = None
+        if self._clock is not None:
+            self._clock.close()
+            self._clock = None
+        self._stop_timer()
+
+    def _stop_timer(self) -> None:
+        if self.timer is not None:
+            self._see(self.timer.stop())
+            self.timer = None
+
+    @property
+    def waited_ns(self) -> int:
+        return self.ends_ns + sum(step.wait_ns for step in self.steps)
+
+    @property
+    def looped_ns(self) -> int:
+        return sum(step.loop_ns or 0 for step in self.steps)
 
     @guarded
     def disturbance(self) -> str:
@@ -330,17 +304,14 @@ class Recorder(Guard):
         is_shared = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > 1
         return "" if self._others is None or is_shared else self._others.conditions().disturbed
 
-    def _now(self) -> _Now:
-        cpu_ns = time.process_time_ns()
-        if self._schedule is None:  # without workers; then the maker notes this time
-            return _Now(clock(), cpu_ns, cpu_ns, 0)
-        return _Now(clock(), cpu_ns, time.thread_time_ns(), self._schedule.delayed_ns())
+    def _now(self) -> Moment:
+        self._clock = self._clock or ThreadClock()
+        return self._clock.now()
 
     def _see(self, seen: Seen) -> None:
-        self.places.update(seen.places)
-        self.io_waits += seen.io_waits
-        self._opened.update(seen.files)
-        self._files = self._files or files_of(seen.files)
+        self.seen.lines.update(seen.lines)
+        self.seen.files.update(seen.files)
+        self.seen.waits.update(seen.waits)
 
 
 def _children_cpu_s() -> float:
@@ -352,11 +323,7 @@ def _children_cpu_s() -> float:
 
 
 def _count_tensors(batch: Any) -> int:
-    """Return how many tensors a batch has, without a call of its own methods."""
-    if isinstance(batch, dict):
-        return sum(map(_count_tensors, dict.values(batch)))
-    if isinstance(batch, list):
-        return sum(map(_count_tensors, list.__iter__(batch)))
-    if isinstance(batch, tuple):
-        return sum(map(_count_tensors, tuple.__iter__(batch)))
+    values = list(dict.values(batch)) if isinstance(batch, dict) else batch
+    if isinstance(values, list | tuple):
+        return sum(map(_count_tensors, values))
     return int(hasattr(type(batch), "shape"))

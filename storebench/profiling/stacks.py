@@ -1,6 +1,5 @@
 """Sample, from a thread, the line that another thread executes and the files that this process has open."""
 
-import collections
 import contextlib
 import fcntl
 import itertools
@@ -10,17 +9,26 @@ import sysconfig
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+import types
+from collections import Counter
+from collections.abc import Callable
+from typing import NamedTuple, Self
 
 _EVERY_S = 0.05
+# Looks at the line for one at the files, whose many short calls take the interpreter lock from the loop each time.
 _FILES_EVERY = 4
-"""Looks at the line for one at the files, whose many short calls take the interpreter lock from the loop each time."""
+# The thread sleeps at least so many times as long as a sample took.
 _REST = 1000
-"""The thread sleeps at least so many times as long as a sample took."""
+
+LIBRARIES = (
+    "<frozen",
+    *{sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")},
+)
+_NOT_DATA = ("/dev/", "/proc/", "/sys/", *LIBRARIES)
+PROFILER = os.path.dirname(__file__)  # noqa: PTH120
 
 
-class Place(NamedTuple):
+class CodeLine(NamedTuple):
     """A line of the user's code, and the file and name of the innermost function that it calls."""
 
     file: str
@@ -29,28 +37,22 @@ class Place(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """The lines that were seen, with their counts, how often the kernel was waiting for a device there, and the files."""
+    """How often lines and open files were seen, and how often the thread waited for a device ("io")."""
 
-    places: Mapping[Place, int]
-    io_waits: int
-    files: Iterable[str]
+    lines: Counter[CodeLine]
+    files: Counter[str]
+    waits: Counter[str]
 
-
-LIBRARIES = (
-    "<frozen",
-    *{sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")},
-)
-_NOT_DATA = ("/dev/", "/proc/", "/sys/", *LIBRARIES)
-OWN = os.path.dirname(__file__)  # noqa: PTH120
+    @classmethod
+    def nothing(cls) -> Self:
+        return cls(Counter(), Counter(), Counter())
 
 
-class Sampler:
+class StackSampler:
     """Sample one thread while it is busy, until `stop`."""
 
     def __init__(self, is_busy: Callable[[], bool]) -> None:
-        self._places: collections.Counter[Place] = collections.Counter()
-        self._io_waits = 0
-        self._files: set[str] = set()
+        self._seen = Seen.nothing()
         self._is_busy = is_busy
         self._thread_id, self._native_id = threading.get_ident(), threading.get_native_id()
         self._ended = threading.Event()
@@ -61,8 +63,7 @@ class Sampler:
 
     def take(self) -> Seen:
         """Return what was seen since this was last called."""
-        seen = Seen(self._places, self._io_waits, self._files)
-        self._places, self._io_waits, self._files = collections.Counter(), 0, set()
+        seen, self._seen = self._seen, Seen.nothing()
         return seen
 
     def _run(self) -> None:
@@ -70,32 +71,27 @@ class Sampler:
         while not self._ended.wait(pause_s):
             began = time.thread_time()
             if self._is_busy():
-                self._see_place()
+                self._see_line()
                 with contextlib.suppress(OSError):  # too many are open, or there is no /proc
-                    self._see_io_wait()
+                    # It sleeps uninterruptibly, as for a block device or a page of a file.
+                    with open(f"/proc/self/task/{self._native_id}/stat", "rb") as file:  # noqa: PTH123 - faster
+                        self._seen.waits["io"] += file.read().rpartition(b")")[2].split()[0] == b"D"
                     if next(looks) % _FILES_EVERY == 0:
                         self._see_files()
             pause_s = max(_EVERY_S, _REST * (time.thread_time() - began))
 
-    def _see_place(self) -> None:
+    def _see_line(self) -> None:
         """Count the innermost line outside libraries, or of all if the batch is made in libraries only."""
         innermost = sys._current_frames().get(self._thread_id)  # noqa: SLF001 - documented, in spite of its name
-        if innermost is None or innermost.f_code.co_filename.startswith(OWN):
+        if innermost is None or innermost.f_code.co_filename.startswith(PROFILER):
             return
-        place = innermost
-        for frame, _ in traceback.walk_stack(innermost):
-            if frame.f_code.co_filename.startswith(OWN):
-                break
-            if not frame.f_code.co_filename.startswith(LIBRARIES):
-                place = frame
-                break
+        frames = itertools.takewhile(
+            lambda frame: not frame.f_code.co_filename.startswith(PROFILER),
+            (frame for frame, _ in traceback.walk_stack(innermost)),
+        )
+        frame = next((frame for frame in frames if is_users(frame)), innermost)
         calls = f"{os.path.basename(innermost.f_code.co_filename)} {innermost.f_code.co_name}"  # noqa: PTH119
-        self._places[Place(place.f_code.co_filename, place.f_lineno, calls)] += 1
-
-    def _see_io_wait(self) -> None:
-        """Count the thread if it sleeps uninterruptibly, as it does for a block device or a page of a file."""
-        with open(f"/proc/self/task/{self._native_id}/stat", "rb") as file:  # noqa: PTH123 - faster
-            self._io_waits += file.read().rpartition(b")")[2].split()[0] == b"D"
+        self._seen.lines[CodeLine(frame.f_code.co_filename, frame.f_lineno, calls)] += 1
 
     def _see_files(self) -> None:
         for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - a Path for each would take longer
@@ -103,4 +99,9 @@ class Sampler:
                 path = os.readlink(f"/proc/self/fd/{name}")  # noqa: PTH115
                 mode = fcntl.fcntl(int(name), fcntl.F_GETFL) & os.O_ACCMODE
                 if path.startswith("/") and mode == os.O_RDONLY and not path.startswith(_NOT_DATA):
-                    self._files.add(path)
+                    self._seen.files[path] += 1
+
+
+def is_users(frame: types.FrameType) -> bool:
+    """Return whether a frame is outside of the libraries and the profiler."""
+    return not frame.f_code.co_filename.startswith((PROFILER, *LIBRARIES))

@@ -1,25 +1,32 @@
 """The verdict on a recorded loop: the limit whose removal would gain most, and by how much.
 
-Each part of a loop has a function that says what its removal gains, and what to try; the largest gain wins. Gains come
+A table has a row for each part of a loop: what its removal gains, and what to try; the largest gain wins. Gains come
 from the recorded times of steps and batches, replayed at other costs.
 """
 
 import dataclasses
 import re
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from storebench.profiling.batch_times import Made
-from storebench.profiling.costs import NEARLY_NONE, SECOND, Costs, costs_of, mean, mean_s, replayed_s, scaled
-from storebench.profiling.profile_report import LEAST_LOOKS, Bound, Report, SlowSamples, hot_lines, unseen_of
-from storebench.profiling.recorder import Recorder, Step
+from storebench.profiling.batch_times import BatchTimes
+from storebench.profiling.costs import NEARLY_NONE, SECOND, Costs, costs_of, mean, mean_s
+from storebench.profiling.profile_report import (
+    LEAST_LOOKS,
+    Bound,
+    ProfileReport,
+    SlowSamples,
+    home_of,
+    hot_lines,
+    unseen_of,
+)
+from storebench.profiling.recorder import LoopStep, Recorder
 
+# A part of the loading is the limit only if without it the loop would be this many times as fast.
 LEAST_GAIN = 1.10
-"""A part of the loading is the limit only if without it the loop would be this many times as fast."""
-
 _LEAST_STEPS = 4
 # A wait of so many times the usual, and of at least so many seconds, is a stall.
 _STALL, _STALL_S = 3.0, 0.05
@@ -29,7 +36,7 @@ _RARE = 0.05
 _UNLIKE, _UNLIKE_S = 1.5, 0.001
 # Samples of so many times the usual are slow, and told if they take this share of the dataset's time.
 _SLOW, _SLOW_FRAC = 10.0, 0.3
-# So many workers are enough that more would be faster by no more than this; more than so many times these are too many.
+# Smallest share of the best rate that counts as enough; more than so many times the workers for it are too many.
 _ENOUGH, _MANY = 0.95, 2
 # What is done once for a batch weighs little from so many samples on; so many tensors could be handed over as one.
 _FULL_BATCH, _MANY_TENSORS = 32, 8
@@ -54,32 +61,39 @@ _REPEATED = {
         rf"^(?!.*\b(?!(?:{_PLAIN_CALLS})\()\w+\().*\bfor\b.+\bin\b"
     ),
 }
+# What to do about an iterator for each step.
+_KEEP = "keep the iterator: each iter(loader) starts an epoch, and its workers"
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Steps:
     """The steps of a loop, by what they say."""
 
-    judged: Sequence[Step]  # of the epochs that are alike
-    first: Sequence[Step]  # of each of these epochs, before the loader is at speed
-    steady: Sequence[Step]
-    even: Sequence[Step]  # the steady ones without stalls
-    stalls: Sequence[Step]
+    judged: Sequence[LoopStep]  # of the epochs that are alike
+    first: Sequence[LoopStep]  # of each of these epochs, before the loader is at speed
+    steady: Sequence[LoopStep]
+    even: Sequence[LoopStep]  # the steady ones without stalls
+    stalls: Sequence[LoopStep]
     first_epoch: float  # how many times as long as the others it took, if it is unlike them; else 0
     are_starts: bool  # whether no epoch comes further than its first steps
 
     @cached_property
-    def made(self) -> Sequence[Made]:
+    def made(self) -> Sequence[BatchTimes]:
         """The batches of the even steps, without those that came without times."""
         return [step.made for step in self.even if step.made is not None]
 
 
-def report_of(recorder: Recorder, rates: Mapping[int, float] | None = None) -> Report:
-    """Return the verdict on what a recorder has seen; `rates` are batches per second by workers, without a loop."""
+def report_of(recorder: Recorder) -> ProfileReport:
+    """Return the verdict on what a recorder has seen."""
     steps = _sorted(recorder)
     if recorder.is_drained or len(steps.even) < _LEAST_STEPS:
-        bound = Bound.AHEAD if recorder.is_drained else Bound.UNKNOWN
-        return Report(bound=bound, steps=len(steps.judged), epochs=recorder.epochs, workers=recorder.workers)
+        return ProfileReport(
+            bound=Bound.AHEAD if recorder.is_drained else Bound.UNKNOWN,
+            loader=recorder.name if recorder.is_drained else "",
+            steps=len(steps.judged),
+            epochs=recorder.epochs,
+            workers=recorder.workers,
+        )
     report = _evidence(recorder, steps)
     costs, shares = costs_of(recorder, steps.even, report, is_fitted=not steps.are_starts)
     report = dataclasses.replace(
@@ -88,7 +102,7 @@ def report_of(recorder: Recorder, rates: Mapping[int, float] | None = None) -> R
         parts_s={} if recorder.makes else _parts(costs, steps.made),
         startup_s=_startup_s(recorder, steps, report, costs),
     )
-    return _judged(_Case(report, costs, recorder, steps, rates or {}))
+    return _judged(_Case(report, costs, recorder, steps))
 
 
 def _sorted(recorder: Recorder) -> _Steps:
@@ -114,7 +128,7 @@ def _sorted(recorder: Recorder) -> _Steps:
     )
 
 
-def _alike(steps: list[Step], lag: int) -> tuple[list[Step], float]:
+def _alike(steps: list[LoopStep], lag: int) -> tuple[list[LoopStep], float]:
     """Return the steps without a first epoch that is unlike the others, and how many times as long its steps took."""
     starts = [at for at, step in enumerate(steps) if not step.place]
     later = steps[starts[1] :] if len(starts) > 1 else []
@@ -130,25 +144,23 @@ def _alike(steps: list[Step], lag: int) -> tuple[list[Step], float]:
     return (later, times) if is_unlike else (steps, 0.0)
 
 
-def _usual_s(steady: list[Step], lag: int) -> float:
+def _usual_s(steady: list[LoopStep], lag: int) -> float:
     """Return the longest usual wait: workers make their batches side by side, so waits come in bursts of one per worker."""
     turns = [_total_s(steady[at : at + lag]) for at in range(0, len(steady) - lag + 1, lag)]
     return statistics.median(turns or [_total_s(steady)])
 
 
-def _total_s(steps: Iterable[Step]) -> float:
+def _total_s(steps: Iterable[LoopStep]) -> float:
     return sum(step.wait_ns + (step.loop_ns or 0) + step.elsewhere_ns for step in steps) * SECOND
 
 
-def _slow_samples(steady: Sequence[Step]) -> SlowSamples | None:
+def _slow_samples(steady: Sequence[LoopStep]) -> SlowSamples | None:
     """Return the few samples that take much of the dataset's time; None if there are none, or samples were not timed."""
     made = [step.made for step in steady if step.made is not None and step.made.samples]
     if not made:
         return None
     usual_ns = statistics.median(
-        (batch.collated_ns - batch.began_ns - batch.longest_ns) / (batch.samples - 1)
-        if batch.samples > 1
-        else batch.longest_ns
+        (batch.dataset_ns - batch.longest_ns) / (batch.samples - 1) if batch.samples > 1 else batch.longest_ns
         for batch in made
     )
     longest = max(made, key=lambda batch: batch.longest_ns)
@@ -156,9 +168,7 @@ def _slow_samples(steady: Sequence[Step]) -> SlowSamples | None:
     least_ns = max(_SLOW * usual_ns, longest.longest_ns / _SLOW)
     slow = [batch for batch in made if batch.longest_ns > least_ns]
     frac = len(slow) / sum(batch.samples for batch in made)
-    time_frac = sum(batch.longest_ns for batch in slow) / sum(
-        max(1, batch.collated_ns - batch.began_ns) for batch in made
-    )
+    time_frac = sum(batch.longest_ns for batch in slow) / sum(max(1, batch.dataset_ns) for batch in made)
     if not 0.0 < frac <= _RARE or time_frac < _SLOW_FRAC:
         return None
     return SlowSamples(
@@ -171,7 +181,7 @@ def _slow_samples(steady: Sequence[Step]) -> SlowSamples | None:
     )
 
 
-def _evidence(recorder: Recorder, steps: _Steps) -> Report:
+def _evidence(recorder: Recorder, steps: _Steps) -> ProfileReport:
     """Return what was measured, without a verdict."""
     even, starts = steps.even, [step for step in steps.judged if not step.place]
     told = [batch.told for batch in steps.made if batch.told is not None]
@@ -180,8 +190,10 @@ def _evidence(recorder: Recorder, steps: _Steps) -> Report:
     wait_s, loop_s = mean_s(step.wait_ns for step in even), mean_s(step.loop_ns for step in even)
     looping_s = sum((step.loop_ns or 0) + step.elsewhere_ns for step in steps.judged) * SECOND
     first_loops_s = sum(step.loop_ns or 0 for step in steps.first) * SECOND
-    return Report(
+    folder, suffix = home_of(recorder.seen.files)
+    return ProfileReport(
         bound=Bound.UNKNOWN,
+        loader=recorder.name,
         steps=len(steps.judged),
         epochs=recorder.epochs,
         total_s=_total_s(recorder.steps) + ends_s,
@@ -209,15 +221,16 @@ def _evidence(recorder: Recorder, steps: _Steps) -> Report:
         else None,
         stall_s=sum(step.wait_ns for step in steps.stalls) * SECOND - len(steps.stalls) * wait_s,
         slow=_slow_samples(steps.steady),
-        looks=recorder.places.total(),
-        hot=hot_lines(recorder.places),
-        files=recorder.files,
+        looks=recorder.seen.lines.total(),
+        hot=hot_lines(recorder.seen.lines),
+        folder=folder,
+        suffix=suffix,
         disturbed=recorder.disturbance() or "",
-        unseen=tuple(unseen_of(recorder, is_inside_seen=bool(steps.made))),
+        unseen=tuple(unseen_of(recorder, folder, is_inside_seen=bool(steps.made))),
     )
 
 
-def _startup_s(recorder: Recorder, steps: _Steps, report: Report, costs: Costs) -> float:
+def _startup_s(recorder: Recorder, steps: _Steps, report: ProfileReport, costs: Costs) -> float:
     """Return the seconds that starts of epochs waited longer than the loop of one endless epoch would."""
     if steps.are_starts:
         return len(steps.judged) * max(0.0, report.step_s - costs.step_s) * bool(recorder.workers)
@@ -228,12 +241,12 @@ def _startup_s(recorder: Recorder, steps: _Steps, report: Report, costs: Costs) 
     return max(0.0, waited_s - max(len(steps.first) * report.wait_s, filling_s)) + ends_s
 
 
-def _parts(costs: Costs, made: Sequence[Made]) -> dict[str, float]:
+def _parts(costs: Costs, made: Sequence[BatchTimes]) -> dict[str, float]:
     """Return the seconds of each stage of a batch that were seen."""
     if not made:
         return {}
     parts = {
-        "dataset": mean_s(batch.collated_ns - batch.began_ns for batch in made),
+        "dataset": mean_s(batch.dataset_ns for batch in made),
         "collate": mean_s(batch.ended_ns - batch.collated_ns for batch in made),
     }
     if costs.workers:
@@ -254,11 +267,10 @@ class _Limit(NamedTuple):
 class _Case:
     """The evidence that limits are judged by."""
 
-    report: Report
+    report: ProfileReport
     costs: Costs
     recorder: Recorder
     steps: _Steps
-    rates: Mapping[int, float]
 
     def gain(self, saved_s: float) -> float:
         """Return how many times as fast the whole loop would be with so many seconds less per step."""
@@ -274,25 +286,10 @@ class _Case:
 
     @cached_property
     def steps_s(self) -> dict[int, float]:
-        """The seconds per step with other numbers of workers, measured or predicted."""
-        costs, report = self.costs, self.report
-        if self.rates:
-            loops_s = scaled(
-                costs.series[Bound.COMPUTE], report.cached_s or costs.wall[Bound.COMPUTE] + costs.receiving_s
-            )
-            steps_s = {
-                count: replayed_s(
-                    [max(1, count) / rate] * len(loops_s), loops_s, workers=count, ahead=count * costs.ahead
-                )
-                for count, rate in self.rates.items()
-            }
-            # Both sides of each comparison are of the sweep: the machine may have been busier before it.
-            scale = report.step_s / steps_s[costs.workers]
-            steps_s = {count: scale * step_s for count, step_s in steps_s.items()}
-        else:
-            counts = range(1, max(costs.workers, report.cores) + 1)
-            steps_s = {count: dataclasses.replace(costs, workers=count).step_s for count in counts}
-        return {count: max(step_s, report.least_step_s) for count, step_s in steps_s.items()}
+        """The seconds per step that other numbers of workers are predicted to take."""
+        counts = range(1, max(self.costs.workers, self.report.cores) + 1)
+        steps_s = {count: dataclasses.replace(self.costs, workers=count).step_s for count in counts}
+        return {count: max(step_s, self.report.least_step_s) for count, step_s in steps_s.items()}
 
     @cached_property
     def needed(self) -> int:
@@ -305,143 +302,119 @@ class _Case:
         """The gain with the workers that are enough."""
         return self.gain(max(0.0, self.report.step_s - self.steps_s[self.needed]))
 
+    @property
+    def has_predicted_workers(self) -> bool:
+        """Whether predictions for workers hold: the inside was seen, and they need neither a cache nor a start per step."""
+        return bool(self.report.parts_s and not self.report.first_epoch and not self.steps.are_starts)
+
     def are_few(self, least: float) -> bool:
-        """Return whether more workers gain anything and, with a long queue, so much; they have no cache of this process."""
-        if not self.report.parts_s or self.report.first_epoch or self.steps.are_starts:
-            return False
+        """Return whether more workers gain anything and, with a long queue, so much."""
         longer = dataclasses.replace(self.costs, workers=self.needed, ahead=_LONG)
         return (
-            self.needed > self.costs.workers and self.more >= LEAST_GAIN and self.gain_with(longer) >= least
+            self.has_predicted_workers
+            and self.needed > self.costs.workers
+            and self.more >= LEAST_GAIN
+            and self.gain_with(longer) >= least
         )
+
+
+def _first(*rows: tuple[bool, _Limit]) -> _Limit:
+    """Return the limit of the first row that holds."""
+    return next(limit for holds, limit in rows if holds)
 
 
 def _making(case: _Case, part: Bound) -> _Limit:
     """Return the limit that making batches is: what its lines show, then too few workers, then the part itself."""
-    report, removed = case.report, case.without(part)
-    bound = _kind_of_wait(report) if part is Bound.WAITING else part
-    if bound is Bound.LOCK:  # one worker at a time still does what the lock is for
-        return _Limit(bound, case.without(part, share=1.0 / max(1, case.costs.workers)), removed)
-    if part is not Bound.COLLATE:
-        shares = {advice: _share(report, pattern) for advice, pattern in _REPEATED.items()}
-        advice = max(shares, key=shares.__getitem__)
-        is_repeated = shares[advice] >= _LINE_FRAC and report.looks >= LEAST_LOOKS
-        once = case.without(Bound.TRANSFORM, Bound.WAITING, share=1.0 - shares[advice] * is_repeated)
-        if once >= max(LEAST_GAIN, case.more):
-            return _Limit(Bound.REPEATED, once, max(once, removed), advice)
-        usual = case.gain_with(case.costs.without_slow_samples()) if report.slow else 1.0
-        if usual >= max(LEAST_GAIN, case.more):
-            return _Limit(Bound.SLOW_SAMPLES, usual, max(usual, removed))
+    report, removed, bound = case.report, case.without(part), part
+    if part is Bound.WAITING:
+        reads = report.shares and report.shares["reading"] >= report.shares["blocked"]
+        locks = _share(report, _LOCK) >= _LINE_FRAC
+        bound = Bound.STORAGE if reads else Bound.LOCK if locks else part
+    shares = {advice: _share(report, pattern) for advice, pattern in _REPEATED.items()}
+    advice = max(shares, key=shares.__getitem__)
+    repeated = shares[advice] if shares[advice] >= _LINE_FRAC and report.looks >= LEAST_LOOKS else 0.0
+    once = case.without(Bound.TRANSFORM, Bound.WAITING, share=1.0 - repeated)
+    usual = case.gain_with(case.costs.without_slow_samples()) if report.slow else 1.0
+    # One worker at a time still does what a lock is for.
+    unlocked = case.without(part, share=1.0 / max(1, case.costs.workers))
+    enough = max(LEAST_GAIN, case.more)
     # Waits need no core each, and a collate can be written better: both are worth naming unless workers hide them.
     least = LEAST_GAIN if part is Bound.TRANSFORM else _ENOUGH * removed
-    if bound is not Bound.STORAGE and case.are_few(least):
-        return _Limit(Bound.FEW_WORKERS, case.more, removed)
-    return _Limit(bound, removed, removed)
+    is_dataset = part is not Bound.COLLATE
+    return _first(
+        (bound is Bound.LOCK, _Limit(bound, unlocked, removed)),
+        (is_dataset and once >= enough, _Limit(Bound.REPEATED, once, max(once, removed), advice)),
+        (is_dataset and usual >= enough, _Limit(Bound.SLOW_SAMPLES, usual, max(usual, removed))),
+        (bound is not Bound.STORAGE and case.are_few(least), _Limit(Bound.FEW_WORKERS, case.more, removed)),
+        (True, _Limit(bound, removed, removed)),
+    )
 
 
-def _kind_of_wait(report: Report) -> Bound:
-    if report.shares and report.shares["reading"] >= report.shares["blocked"]:
-        return Bound.STORAGE
-    return Bound.LOCK if _share(report, _LOCK) >= _LINE_FRAC else Bound.WAITING
-
-
-def _share(report: Report, pattern: str) -> float:
+def _share(report: ProfileReport, pattern: str) -> float:
     """Return the share of the looks at lines of a pattern."""
     return sum(line.share for line in report.hot if re.search(pattern, f"{line.text} {line.calls}".lower()))
 
 
-def _handoff(case: _Case, part: Bound) -> _Limit:
+def _handoff(case: _Case) -> _Limit:
     """Return the limit that handing batches over is, of which larger batches or fewer tensors leave a share."""
-    if not case.costs.workers:
-        return _Limit(part, 1.0, 1.0)
+    costs, part = case.costs, Bound.HANDOFF
     share, tensors = min(1.0, (case.report.batch_size or _FULL_BATCH) / _FULL_BATCH), case.recorder.tensors
-    if tensors * share >= 1.0:
-        gain = case.without(part, share=1.0 / tensors if tensors > _MANY_TENSORS else 0.0)
-        return _Limit(part, gain, gain)
+    fewer = case.without(part, share=1.0 / tensors if tensors > _MANY_TENSORS else 0.0)
     # Collate makes the memory that is handed over; what it takes beyond that grows with the batch.
-    costs = case.costs
     fixed_s = costs.wall[part] + costs.receiving_s
     collating = max(share, 1.0 - (1.0 - share) * fixed_s / max(costs.wall[Bound.COLLATE], NEARLY_NONE))
-    gain = case.gain_with(costs.with_share(share, part).with_share(collating, Bound.COLLATE))
-    return _Limit(Bound.SMALL_BATCHES, gain, gain)
+    larger = case.gain_with(costs.with_share(share, part).with_share(collating, Bound.COLLATE))
+    return _first(
+        (not costs.workers, _Limit(part, 1.0, 1.0)),
+        (tensors * share >= 1.0, _Limit(part, fewer, fewer)),
+        (True, _Limit(Bound.SMALL_BATCHES, larger, larger)),
+    )
 
 
-def _pinning(case: _Case, part: Bound) -> _Limit:
-    return _Limit(part, case.without(part), case.without(part))
-
-
-def _startup(case: _Case, part: Bound) -> _Limit:
+def _startup(case: _Case, computing: _Limit) -> _Limit:
     """Return the limit that starts of epochs are; workers that persist start once."""
-    report, workers = case.report, case.costs.workers
+    report, workers, part = case.report, case.costs.workers, Bound.STARTUP
     start_s = report.startup_s / report.steps
-    if case.steps.are_starts:
-        advice = "keep the iterator: each iter(loader) starts an epoch, and its workers"
-        return _Limit(part, case.gain(start_s), float("inf") if workers else 1.0, advice)
     may_persist = workers > 0 and report.epochs > 1 and not case.recorder.persists
     gain = case.gain(start_s * (1.0 - 1.0 / report.epochs if may_persist else 1.0))
-    if workers > _MANY * case.needed and case.report.parts_s:
-        fewer = case.gain(start_s * (1.0 - case.needed / workers))
-        return _Limit(Bound.MANY_WORKERS, fewer, gain)
-    if may_persist:
-        return _Limit(part, gain, gain)
-    advice = f"less work before the first batch: {report.startup_s:.1f} s"
-    if report.epochs > 1:
-        return _Limit(part, gain, gain, advice)
+    each = _Limit(part, case.gain(start_s), float("inf") if workers else 1.0, _KEEP)
+    fewer = case.gain(start_s * (1.0 - case.needed / max(1, workers)))
+    less = f"less work before the first batch: {report.startup_s:.1f} s"
     # A longer loop pays no more for it, but for any other limit, the loop itself included.
-    removed = min(gain, LEAST_GAIN) if gain > _computing(case, Bound.COMPUTE).gain else 1.0
-    return _Limit(part, gain, removed, f"{advice}, paid once in this loop of one epoch")
+    once = min(gain, LEAST_GAIN) if gain > computing.gain else 1.0
+    is_many = workers > _MANY * case.needed and bool(report.parts_s)
+    return _first(
+        (case.steps.are_starts, each),
+        (is_many, _Limit(Bound.MANY_WORKERS, fewer, gain)),
+        (may_persist, _Limit(part, gain, gain)),
+        (report.epochs > 1, _Limit(part, gain, gain, less)),
+        (True, _Limit(part, gain, once, f"{less}, paid once in this loop of one epoch")),
+    )
 
 
-def _computing(case: _Case, part: Bound) -> _Limit:
-    """Return the limit that the loop itself is, which is one only if no other gains enough."""
-    saved_s = max(0.0, case.report.step_s - case.costs.with_share(0.0, part).step_s)
-    return _Limit(part, case.gain(saved_s + case.report.first_loops_s / case.report.steps), 1.0)
-
-
-def _stalls(case: _Case, part: Bound) -> _Limit:
-    gain = case.gain(case.report.stall_s / case.report.steps)
-    return _Limit(part, gain, gain)
-
-
-def _swept(case: _Case, part: Bound) -> _Limit:
-    """Return the limit that workers are if other numbers were measured."""
-    if not case.rates or case.needed == case.costs.workers or case.more < LEAST_GAIN:
-        return _Limit(part, 1.0, 1.0)
-    is_more = case.needed > case.costs.workers
-    return _Limit(part if is_more else Bound.MANY_WORKERS, case.more, case.more)
-
-
-_LIMITS: dict[Bound, Callable[[_Case, Bound], _Limit]] = {
-    Bound.TRANSFORM: _making,
-    Bound.WAITING: _making,
-    Bound.COLLATE: _making,
-    Bound.HANDOFF: _handoff,
-    Bound.PINNING: _pinning,
-    Bound.STARTUP: _startup,
-    Bound.STALLS: _stalls,
-    Bound.FEW_WORKERS: _swept,
-}
-"""What may limit a loop, beside the loop itself."""
-
-
-def _judged(case: _Case) -> Report:
+def _judged(case: _Case) -> ProfileReport:
     """Return the report with the limit, the speed-up without it, and the workers that are enough."""
     report, costs = case.report, case.costs
-    is_opaque = not report.shares
-    spent = costs.wall | {
-        Bound.HANDOFF: costs.wall[Bound.HANDOFF] + costs.receiving_s + costs.rest_s,
-        Bound.FEW_WORKERS: float("inf"),
+    saved_s = max(0.0, report.step_s - costs.with_share(0.0, Bound.COMPUTE).step_s)
+    computing = _Limit(Bound.COMPUTE, case.gain(saved_s + report.first_loops_s / report.steps), 1.0)
+    pinning = case.without(Bound.PINNING)
+    stalls = case.gain(report.stall_s / report.steps)
+    limits = {
+        Bound.TRANSFORM: _making(case, Bound.TRANSFORM),
+        Bound.WAITING: _making(case, Bound.WAITING),
+        Bound.COLLATE: _making(case, Bound.COLLATE),
+        Bound.HANDOFF: _handoff(case),
+        Bound.PINNING: _Limit(Bound.PINNING, pinning, pinning),
+        Bound.STARTUP: _startup(case, computing),
+        Bound.STALLS: _Limit(Bound.STALLS, stalls, stalls),
     }
-    limits = {part: limit_of(case, part) for part, limit_of in _LIMITS.items()}
-    part = max(limits, key=lambda part: (round(limits[part].removed, 2), spent.get(part, 0.0)))
-    limit = limits[part]
-    if limit.removed < LEAST_GAIN:
-        limit = _computing(case, Bound.COMPUTE)
-    elif is_opaque and part in costs.wall:
+    spent_s = costs.wall | {Bound.HANDOFF: costs.wall[Bound.HANDOFF] + costs.receiving_s + costs.rest_s}
+    part = max(limits, key=lambda part: (round(limits[part].removed, 2), spent_s.get(part, 0.0)))
+    is_opaque = not report.shares
+    limit = computing if limits[part].removed < LEAST_GAIN else limits[part]
+    if is_opaque and limit is not computing and part in costs.wall:
         limit = limit._replace(bound=Bound.LOADER)
-    shown = set(case.rates) or {1, report.cores, case.needed, costs.workers}
-    # Workers would have no cache, or start for each step.
-    if report.first_epoch or case.steps.are_starts or not (case.rates or report.parts_s):
-        shown = set()
+    shown = {1, report.cores, case.needed, costs.workers} if case.has_predicted_workers else set()
     return dataclasses.replace(
         report,
         bound=limit.bound,
@@ -453,5 +426,4 @@ def _judged(case: _Case) -> Report:
             for count, step_s in case.steps_s.items()
             if count in shown
         },
-        is_swept=bool(case.rates),
     )

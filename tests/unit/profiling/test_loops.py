@@ -4,8 +4,8 @@ import itertools
 import queue
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,9 +14,8 @@ from torch.utils.data import DataLoader, Dataset
 
 import storebench
 from storebench.profiling import torch_loaders
-from storebench.profiling.files import files_of
 from storebench.profiling.loops import Loops
-from storebench.profiling.profile_report import Bound
+from storebench.profiling.profile_report import Bound, home_of
 
 
 class Photos(Dataset[Any]):
@@ -67,13 +66,12 @@ class DataLoaderX(DataLoader[Any]):
 
 
 @pytest.fixture
-def loops(monkeypatch: pytest.MonkeyPatch) -> Iterator[Loops]:
-    """Watch the loaders of a test alone."""
+def loops(monkeypatch: pytest.MonkeyPatch) -> Loops:
+    """Watch the loaders of a test alone, as those of a script."""
     loops = Loops()
     loops.begin_script(has_ceiling=False)
-    torch_loaders.watch_all(loops.recorder_of)
-    yield loops
-    torch_loaders.watch_all(None)
+    monkeypatch.setattr(torch_loaders, "loops", loops)
+    return loops
 
 
 def step() -> None:
@@ -166,7 +164,16 @@ def test_beside_a_wrapped_loader_others_are_no_loop() -> None:
         step()
     report = profiled.report()
     assert report.elsewhere_s > 0.02 > report.loop_s
-    torch_loaders.watch_all(None)
+
+
+def test_after_a_profile_no_loader_is_watched() -> None:
+    loader = DataLoader(Photos(4, 0.0), batch_size=1)
+    for _ in storebench.profile(DataLoader(Photos(4, 0.0), batch_size=1), show=False):
+        assert type(iter(loader)).__mro__[1].__module__ == torch_loaders.__name__
+        break
+    for _ in storebench.profile(loader, show=False):
+        pass
+    assert type(iter(loader)) is torch.utils.data.dataloader._SingleProcessDataLoaderIter
 
 
 def test_an_iterator_for_each_step_is_the_start_of_epochs(loops: Loops) -> None:
@@ -179,12 +186,9 @@ def test_an_iterator_for_each_step_is_the_start_of_epochs(loops: Loops) -> None:
     assert verdict[0].bound is Bound.STARTUP, str(verdict[0])
 
 
-def test_the_folder_is_that_of_nearly_all_images(tmp_path: Path) -> None:
-    paths = [tmp_path / f"images/{kind}/{number}.jpg" for kind in "ab" for number in range(10)]
-    for path in (*paths, tmp_path / "large.jpg", tmp_path / "lists.csv"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(bytes(5000 if path.parent == tmp_path else 100))
-    seen = [str(path) for path in (*paths, tmp_path / "large.jpg", tmp_path / "lists.csv")]
-    files = files_of(seen)
-    assert files is not None
-    assert files.in_home(dict.fromkeys(seen, 1)).folder == str(tmp_path / "images")
+def test_the_folder_is_that_of_nearly_all_images() -> None:
+    images = {f"/data/images/{kind}/{number}.JPG": 1 for kind in "ab" for number in range(10)}
+    assert home_of(Counter(images | {"/data/large.jpg": 1, "/data/lists.csv": 40})) == (
+        "/data/images",
+        ".jpg",
+    )

@@ -4,6 +4,8 @@ import copy
 import gc
 import multiprocessing
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -14,7 +16,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 import storebench
-from storebench.profiling import recorder as recorder_module
+from storebench.profiling import batch_times
 from storebench.profiling.profile_report import Bound
 
 
@@ -153,10 +155,8 @@ def test_the_files_that_stay_open_are_seen(kind: str, tmp_path: Path) -> None:
     profiled = storebench.profile(loader, show=False)
     for _ in profiled:
         pass
-    files = profiled.report().files
     dataset.file.close()
-    assert files is not None
-    assert files.folder == str(tmp_path)
+    assert profiled.report().folder == str(tmp_path)
 
 
 def interrupted() -> Iterator[int]:
@@ -185,13 +185,13 @@ def test_a_loaders_attributes_are_there() -> None:
 def test_a_failing_profiler_does_not_stop_the_loop(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def broken() -> int:
+    def broken(_clock: Any) -> int:
         raise OSError("no clock")
 
     profiled = storebench.profile(DataLoader(Squares(), batch_size=5, num_workers=1))
     seen = 0
     for _ in profiled:
-        monkeypatch.setattr(recorder_module, "clock", broken)
+        monkeypatch.setattr(batch_times.ThreadClock, "now", broken)
         seen += 1
     assert seen == 5
     assert "no clock" in capsys.readouterr().err
@@ -224,6 +224,21 @@ def test_a_ceiling_limits_the_predicted_gain() -> None:
     report = profiled.report()
     assert (report.cached_s or 0) >= 0.04
     assert report.bound is Bound.COMPUTE
+
+
+def test_the_work_of_other_programs_is_seen() -> None:
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in os.sched_getaffinity(0)]
+    profiled = storebench.profile(DataLoader(Squares(100, sleep_s=0.005), batch_size=4), show=False)
+    try:
+        for _ in profiled:
+            pass
+        report = profiled.report()
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+    assert report.disturbed.startswith("other work took ")
+    assert report.disturbed in str(report)
 
 
 class Event:
