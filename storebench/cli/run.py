@@ -44,10 +44,10 @@ from storebench.cli.options import (
     with_loop_options,
 )
 from storebench.cli.results import print_summary
-from storebench.cli.watcher import StderrWatcher, loop_line, print_plan, rounds_words, total_line
+from storebench.cli.watcher import StderrWatcher, loop_line, print_plan, total_line
 from storebench.settings.loop import NO_MODEL
 from storebench.settings.words import ComputeKind
-from storebench.units import format_duration, number_of
+from storebench.units import number_of
 
 if TYPE_CHECKING:
     from storebench.ranks.nodes import NodeAddress
@@ -237,7 +237,6 @@ def begun(
     """Yield a new run, which no other command can execute at the same time, after saying what it will do."""
     from storebench.run.about import note_whole
     from storebench.run.dry_run import plan_run, require_space
-    from storebench.run.first_run.choice import BUDGET_S
     from storebench.run.folder import Run
     from storebench.system.lock import claimed
 
@@ -245,14 +244,11 @@ def begun(
     require_space(plan, stores)
     with claimed(folder), continued_by(folder):
         run = Run.create(scenario, folder, plan.cells, plan.allowed.refused, stores, command)
-        notes, total = [*plan.notes], total_line(scenario, plan)
+        notes = plan.notes
         if first is not None:
-            least, most = (format_duration(max(first.estimate_s, s)) for s in (0.0, BUDGET_S))
-            count = f"{number_of(len(plan.cells), 'cell')} x {rounds_words(scenario)}"
-            total = f"{count}; about {least} to convert and measure, at most about {most}"
-            notes += first.notes
+            notes = [*notes, *first.notes]
             note_whole(folder, first.whole)
-        for line in (*notes, loop_line(plan.cells), total):
+        for line in (*notes, loop_line(plan.cells), total_line(scenario, plan)):
             say(line)
         yield run
 

@@ -1,6 +1,6 @@
 """Which backends, states and lengths a run measures that names no backend: a pure function of samples and machine.
 
-The richest choice that fits into `BUDGET_S` is taken: with more stores, then with the cold state.
+How long a round takes is not predicted: the first rounds are timed, and as many follow as fit into `BUDGET`.
 """
 
 import math
@@ -10,7 +10,6 @@ from typing import Any
 
 from storebench.codecs.decoders import DECODERS
 from storebench.datasets.images import JPEG
-from storebench.errors import DiskFullError
 from storebench.formats.registry import is_installed
 from storebench.record.steps import PREFETCHED_MOST_FRAC
 from storebench.run.about import CHOSEN_BACKENDS, Whole
@@ -23,23 +22,11 @@ from storebench.units import rounded_bytes
 NAME = CHOSEN_BACKENDS
 """Name of the scenario, by which a run is known to have chosen its backends itself."""
 
-BUDGET_S = 300.0
-"""Time for all of it: looking, converting, measuring, answering."""
-
-ENOUGH_S = 240.0
-"""No round beyond the fewest starts if it would end later than this, so that set-up and answer take five minutes together."""
-
-END_S = 12.0
-"""Part of the budget that is left for looking at the samples and for the answer."""
+MOST_ROUNDS, BUDGET = 10, "3 min"
+"""Rounds, and the time for them, so that conversion, rounds and answer take about four minutes."""
 
 CONVERT_S = 45.0
-"""Most seconds for converting."""
-
-ROUNDS, MOST_ROUNDS = 5, 10
-
-# Speeds and times of a machine with 2 cores and an SSD.
-PROCESS_START_S, DEVICE_ROUND_S, FILE_S = 0.5, 4.0, 100e-6
-WRITE_BYTES_PER_S, READ_BYTES_PER_S, CACHED_BYTES_PER_S, PIXELS_BYTES_PER_S = 300e6, 400e6, 1500e6, 2e9
+"""Most seconds for decoding what is converted."""
 
 MOST_SAMPLES = 20_000
 """Most samples that are measured, if they are small."""
@@ -50,10 +37,9 @@ WANTED_BYTES = 256 << 20
 COLD_LEAST_BYTES = 64 << 20
 """A smaller store is read ahead within a few steps, so it has no cold rate."""
 
-FREE_FRAC = 0.5
-"""Share of the free disk that the measured stores may take."""
+IN_PLACE_MOST_BYTES = 16 << 30
+"""A larger container would not be read as a whole in the time of the run."""
 
-MOST_WORKERS = 8
 BATCH, LEAST_BATCH = 64, 8
 """Samples per batch if no number was asked for: the first, and less only for images so slow that batches hardly matter."""
 
@@ -64,7 +50,7 @@ TIMED_S = 2.0
 """Wanted length of the timed part of the slowest backend."""
 
 WAVES = 3
-"""Batches of an epoch per worker, at least; otherwise the end of an epoch, where workers have nothing left to do, decides its rate."""
+"""Batches of an epoch per worker, at least: at the end of an epoch, workers have nothing left to do."""
 
 FEWEST_STEPS, MOST_STEPS = 6, 200
 WARMUP_STEPS = 2
@@ -74,6 +60,9 @@ LEAST_PAUSE_S = 0.01
 KEEP_UP = 2.0
 """Its step takes this many times as long as producers are expected to need for a batch, so that a batch is ready."""
 
+COPIES = 6
+"""Times that raw pixels are copied between the page cache and the loop, at least."""
+
 AHEAD = 2
 """Batches that the DataLoader keeps on their way for each worker."""
 
@@ -81,6 +70,7 @@ FEWEST_PASSES = 2
 """A reader that keeps decoded pixels is found by comparing passes."""
 
 FEWEST_STORES = 3
+MOST_WORKERS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,8 +80,6 @@ class FirstRun:
     scenario: dict[str, Any]
     notes: tuple[str, ...]
     """Clauses for the user: what is left out, and why."""
-    estimate_s: float
-    """Seconds that converting and the first rounds take."""
     whole: Whole
 
 
@@ -107,7 +95,7 @@ def asked_matrix(asked: Mapping[str, Any]) -> dict[str, Any]:
 def choose(
     samples: Samples, machine: Machine, matrix: Mapping[str, Any], rounds: int | None = None
 ) -> FirstRun:
-    """Return the richest run that fits into `BUDGET_S`, or the shortest one; `matrix` and `rounds` replace what is chosen."""
+    """Return the run for these samples; `matrix` and `rounds` replace what is chosen."""
     is_divided = samples.container.endswith(STREAM) and max(matrix.get("workers", [1])) > 1
     if is_divided:
         samples = replace(samples, container=samples.container.removesuffix(f":{STREAM}"))
@@ -115,49 +103,41 @@ def choose(
     backends = _backends(samples, machine, raw=not no_raw)
     if samples.container and not not_in_place:
         backends = [samples.container, *backends]
-    count = _count(samples, machine, _decoded(backends))
-    wanted = [CacheState(word) for word in matrix.get("cache", ())]
+    decodings = 2 + sum(name == SHRUNK or not _is_encoded(name) for name in backends)
+    in_time = int(CONVERT_S * machine.cores / (decodings * samples.read_s))
+    wanted = min(max(ENOUGH_SAMPLES, WANTED_BYTES // samples.raw_bytes), MOST_SAMPLES)
+    count = min(samples.count, wanted, max(FEWEST_SAMPLES, in_time))
+    states = [CacheState(word) for word in matrix.get("cache", ())]
     size, no_cold = round(count * samples.file_bytes), ""
-    if not wanted and not machine.evicts:
+    if not states and not machine.evicts:
         no_cold = "cold is left out: the stores' file system is in memory"
-    elif not wanted and size < COLD_LEAST_BYTES:
+    elif not states and size < COLD_LEAST_BYTES:
         no_cold = (
             f"cold is left out: read-ahead would cache all {rounded_bytes(size)} within a few steps; "
             f"it needs {rounded_bytes(COLD_LEAST_BYTES)} of images"
         )
-    states = wanted or [CacheState.WARM, *([] if no_cold else [CacheState.COLD])]
-    options = [
-        _Option(
-            samples=samples,
-            machine=machine,
-            count=count,
-            states=kept,
-            backends=backends[:most],
-            rounds=rounds,
-            asked=matrix,
-        )
-        for kept in ([states] if wanted else [states, states[:1]])
-        for most in range(len(backends), FEWEST_STORES - 1, -1)
-    ]
-    option = next((candidate for candidate in options if candidate.total_s <= BUDGET_S - END_S), options[-1])
-    dropped = ", ".join(backends[len(option.backends) :])
+    chosen = _Choice(
+        samples=samples,
+        machine=machine,
+        count=count,
+        states=states or [CacheState.WARM, *([] if no_cold else [CacheState.COLD])],
+        backends=backends,
+        rounds=rounds,
+        asked=matrix,
+    )
     in_container = samples.container or samples.container_note
     which = "the first ones" if in_container else "spread evenly over all of them"
-    part = f"{count:,} of the {samples.count:,} images are measured, {which}"
-    too_long = "cold is left out: it would take longer than five minutes"
     notes = [
-        part if count < samples.count else "",
+        f"{count:,} of the {samples.count:,} images are measured, {which}" if count < samples.count else "",
         not_in_place,
         "the container is read in any order: one stream has at most one worker" if is_divided else "",
         no_raw,
         _decoder_note(samples, machine),
-        no_cold or (too_long if option.states != states else ""),
-        f"left out, to end within five minutes: {dropped}; name BACKENDs to measure them" if dropped else "",
+        no_cold,
     ]
     return FirstRun(
-        scenario=option.scenario(),
+        scenario=chosen.scenario(),
         notes=tuple(filter(None, notes)),
-        estimate_s=option.total_s,
         whole=Whole(
             count=samples.count,
             total_bytes=samples.total_bytes,
@@ -220,7 +200,7 @@ def _in_place_refusal(samples: Samples, machine: Machine) -> str:
     if samples.container_note:
         return samples.container_note
     nbytes = samples.container_bytes
-    if not machine.fits(nbytes) or nbytes > CONVERT_S * READ_BYTES_PER_S:
+    if not machine.fits(nbytes) or nbytes > IN_PLACE_MOST_BYTES:
         return (
             f"the container as it is is left out: its files have {rounded_bytes(nbytes)}; "
             f"name the backend {samples.container} to measure it"
@@ -228,32 +208,9 @@ def _in_place_refusal(samples: Samples, machine: Machine) -> str:
     return ""
 
 
-def _count(samples: Samples, machine: Machine, decoded: int) -> int:
-    """Return the number of samples to convert and measure."""
-    wanted = min(max(ENOUGH_SAMPLES, WANTED_BYTES // samples.raw_bytes), MOST_SAMPLES)
-    in_time = int(CONVERT_S / _convert_s(samples, machine, decoded))
-    stored = 2 * samples.file_bytes + decoded * samples.raw_bytes
-    on_disk = int(FREE_FRAC * machine.free_bytes / stored)
-    if on_disk < FEWEST_SAMPLES:
-        raise DiskFullError(
-            f"too little space for the stores: {rounded_bytes(machine.free_bytes)} are free",
-            where="--stores",
-            hint="Free some space, or name a folder on another disk.",
-        )
-    return min(samples.count, wanted, on_disk, max(FEWEST_SAMPLES, in_time))
-
-
-def _convert_s(samples: Samples, machine: Machine, decoded: int) -> float:
-    """Return the seconds per sample for all stores: encoding, writing and reading back; `decoded` hold no image files."""
-    decode_s = samples.read_s / machine.cores  # every image is decoded once, whatever is stored of it
-    files_s = FILE_S + 2 * decode_s + 4 * samples.file_bytes / WRITE_BYTES_PER_S
-    raw_s = decode_s + samples.raw_bytes * (1 / WRITE_BYTES_PER_S + 1 / PIXELS_BYTES_PER_S)
-    return files_s + decoded * raw_s
-
-
 @dataclass(frozen=True, kw_only=True)
-class _Option:
-    """One possible choice, beside what was asked for."""
+class _Choice:
+    """What is measured, beside what was asked for."""
 
     samples: Samples
     machine: Machine
@@ -266,22 +223,14 @@ class _Option:
     @property
     def workers(self) -> list[int]:
         """Numbers of producers: those that were asked for, or one per core; one beside a stream."""
-        one = any(name.endswith(STREAM) for name in self.backends)
-        return list(self.asked.get("workers", [1 if one else min(self.machine.cores, MOST_WORKERS)]))
+        streams = any(name.endswith(STREAM) for name in self.backends)
+        return list(self.asked.get("workers", [1 if streams else min(self.machine.cores, MOST_WORKERS)]))
 
     @property
-    def settings(self) -> int:
-        """Combinations of what was asked for, each of which measures every backend in every state."""
-        lists = [value for key, value in self.asked.items() if key != "cache" and isinstance(value, list)]
-        return math.prod(map(len, lists))
-
-    @property
-    def handing(self) -> int:
-        """Number of cells that measure a loader's handoff beside an emulated accelerator; one store measures it for all."""
+    def measures_handoff(self) -> bool:
+        """Whether a loader's handoff is measured beside an emulated accelerator; one store measures it for all."""
         only_loads = [self.asked.get(key) for key in ("model", "compute")] == [NO_MODEL, [ComputeKind.NONE]]
-        if not only_loads or self.states[0] not in _SEVERAL_PASSES:
-            return 0
-        return self.settings // len(self.workers) * sum(count > 0 for count in self.workers)
+        return only_loads and self.states[0] in _SEVERAL_PASSES and any(self.workers)
 
     @property
     def handing_store(self) -> str:
@@ -309,14 +258,12 @@ class _Option:
     def slow_s(self) -> float:
         """Seconds per sample of an image file, with the fewest workers."""
         # Without workers, the loop itself decodes.
-        busy_cores = max(1, min(self.machine.cores, *self.workers))
-        read_s = self.samples.read_s / busy_cores + self.samples.file_bytes / CACHED_BYTES_PER_S
-        return read_s + self.fast_s
+        return self.samples.read_s / max(1, min(self.machine.cores, *self.workers)) + self.fast_s
 
     @property
     def fast_s(self) -> float:
-        """Seconds per sample of raw pixels, with all workers."""
-        return self.samples.raw_bytes * (1 / PIXELS_BYTES_PER_S + 1 / CACHED_BYTES_PER_S)
+        """Seconds per sample of raw pixels."""
+        return COPIES * self.samples.raw_bytes / self.machine.copied_bytes_per_s
 
     @property
     def batch(self) -> int:
@@ -367,31 +314,11 @@ class _Option:
             return list(self.backends)
         return [name for name in self.backends if self.count * self.stored_bytes(name) >= COLD_LEAST_BYTES]
 
-    @property
-    def total_s(self) -> float:
-        loading_s = 0.0
-        loaded = [(state, backend) for state in self.states for backend in self.measured_in(state)]
-        for cache, backend in loaded:
-            sample_s = self.slow_s if _is_encoded(backend) else self.fast_s
-            served = min(self.steps, self.most_steps) * self.batch
-            epoch_s = served * (sample_s + self.stored_bytes(backend) / READ_BYTES_PER_S)
-            if cache in _SEVERAL_PASSES:
-                epoch_s = self.passes * self.steps_per_pass * self.batch * sample_s
-            loading_s += PROCESS_START_S + epoch_s
-        handing_s = PROCESS_START_S + self.handing_steps * self.pause_s
-        round_s = DEVICE_ROUND_S + self.settings * loading_s + self.handing * handing_s
-        return self.convert_s + (self.rounds or ROUNDS) * round_s
-
-    @property
-    def convert_s(self) -> float:
-        return self.count * _convert_s(self.samples, self.machine, _decoded(self.backends))
-
     def scenario(self) -> dict[str, Any]:
         """Return the table of the scenario, with what was asked for in place of what was chosen."""
         rule: dict[str, Any] = {"replicates": self.rounds}
         if self.rounds is None:
-            budget_s = max(1, round(ENOUGH_S - END_S - self.convert_s))
-            rule = {"replicates": MOST_ROUNDS, "budget": f"{budget_s} s"}
+            rule = {"replicates": MOST_ROUNDS, "budget": BUDGET}
         return {
             "name": NAME,
             "question": "Is it worth converting these images?",
@@ -405,7 +332,7 @@ class _Option:
                     for state in self.states
                     if SHRUNK in self.measured_in(state)
                 ),
-                *([self._handing_matrix()] if self.handing else []),
+                *([self._handing_matrix()] if self.measures_handoff else []),
             ],
         }
 
@@ -449,11 +376,6 @@ def _is_encoded(backend: str) -> bool:
     return (
         "original" in backend or "png" in backend or backend in (SHRUNK, "container", f"container:{STREAM}")
     )
-
-
-def _decoded(backends: Sequence[str]) -> int:
-    """Return for how many stores the images are decoded: raw pixels, and those that are shrunken."""
-    return sum(name == SHRUNK or not _is_encoded(name) for name in backends)
 
 
 _SEVERAL_PASSES = (CacheState.WARM, CacheState.ANY)

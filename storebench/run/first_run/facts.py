@@ -2,9 +2,12 @@
 
 import dataclasses
 import shutil
+import timeit
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+
+import numpy as np
 
 from storebench.codecs.decoders import DECODERS, DEFAULT_DECODER, is_installed
 from storebench.datasets import DatasetSpec, open_dataset
@@ -37,6 +40,7 @@ FITS_FRAC = 0.7
 """Share of memory that the page cache may take beside a training process."""
 
 LOOK_S = 0.5
+_COPIED_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,11 +88,13 @@ class Machine:
     free_bytes: int
     evicts: bool
     """Whether that file system keeps files outside memory, so that there is a cold state."""
+    copied_bytes_per_s: float
+    """Rate at which one core copies memory."""
     decoders: tuple[str, ...] = ()
     """Installed decoders beside the default."""
 
     def fits(self, size: float) -> bool:
-        """Return whether so many bytes stay in the page cache."""
+        """Return whether this many bytes stay in the page cache."""
         return size <= FITS_FRAC * self.memory_bytes
 
 
@@ -151,10 +157,13 @@ def look_at(spec: DatasetSpec, stores: Path, progress: Progress = silent) -> Sam
 def machine_for(stores: Path) -> Machine:
     """Return the facts about this machine that the choice depends on."""
     folder = nearest_folder(stores)
-    known = [size for size in (memory_bytes("MemTotal"), memory_limit_bytes()) if size]
+    limits = [size for size in (memory_bytes("MemTotal"), memory_limit_bytes()) if size]
+    block = np.ones(_COPIED_BYTES, np.uint8)
+    copy_s = min(timeit.repeat(block.copy, number=1, repeat=5))
     return Machine(
         cores=usable_cores(),
-        memory_bytes=min(known, default=0),
+        memory_bytes=min(limits, default=0),
+        copied_bytes_per_s=_COPIED_BYTES / copy_s,
         free_bytes=shutil.disk_usage(folder).free,
         evicts=mount_of(folder).fstype not in IN_MEMORY,
         decoders=tuple(

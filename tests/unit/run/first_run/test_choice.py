@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storebench.errors import DiskFullError
 from storebench.record.schema import Cell
-from storebench.run.first_run.choice import BUDGET_S, FirstRun, asked_matrix, choose
+from storebench.run.first_run.choice import FirstRun, asked_matrix, choose
 from storebench.run.first_run.facts import FEWEST_SAMPLES, Machine, Samples
 from storebench.run.scenario import FEWEST_REPLICATES, Scenario, make_scenario
 from storebench.settings.words import CacheState, ComputeKind
@@ -28,7 +27,7 @@ PHOTOS = Samples(
 )
 TINY = Samples(count=5_000, are_files=True, side=None, raw_bytes=32 * 32 * 3, file_bytes=900, read_s=0.00008)
 DIGITS = Samples(count=60_000, are_files=False, side=None, raw_bytes=28 * 28, file_bytes=300, read_s=0.00005)
-LAPTOP = Machine(cores=2, memory_bytes=24 * GIB, free_bytes=70 * GIB, evicts=True)
+LAPTOP = Machine(cores=2, memory_bytes=24 * GIB, free_bytes=70 * GIB, evicts=True, copied_bytes_per_s=5e9)
 
 
 def chosen(
@@ -91,11 +90,6 @@ def test_smaller_jpegs_and_faster_decoders_are_measured_where_they_make_sense(
     assert any("pip install simplejpeg" in note for note in first.notes) is missing
 
 
-@pytest.mark.parametrize("samples", [TINY, DIGITS])
-def test_small_squares_are_neither_shrunken_nor_decoded_otherwise(samples: Samples) -> None:
-    assert len(backends(chosen(samples, dataclasses.replace(LAPTOP, decoders=("simplejpeg",))))) == 3
-
-
 def test_one_cell_in_memory_measures_the_handoff_beside_an_accelerator() -> None:
     [cell] = handing(chosen())
     assert (cell.backend.name, cell.compute.kind, cell.cache) == ("lmdb", ComputeKind.EMULATED, "warm")
@@ -130,16 +124,20 @@ def test_producers_of_slow_images_keep_up_with_the_accelerator() -> None:
     assert cell.compute.milliseconds > 1500 * batch_s
 
 
-def test_there_are_as_many_rounds_as_fit_into_the_budget() -> None:
-    scenario = scenario_of(chosen())
+def test_rounds_are_those_that_fit_into_the_budget_or_were_asked_for() -> None:
+    scenario, fixed = scenario_of(chosen()), scenario_of(chosen(rounds=2))
     assert scenario.replicates > FEWEST_REPLICATES
-    assert scenario.budget_s is not None
-    assert scenario.budget_s < BUDGET_S
+    assert scenario.budget_s == 180
+    assert (fixed.budget, fixed.replicates) == (None, 2)
 
 
-def test_a_number_of_rounds_that_was_asked_for_is_kept() -> None:
-    scenario = scenario_of(chosen(rounds=2))
-    assert (scenario.budget, scenario.replicates) == (None, 2)
+def test_fewer_and_smaller_batches_of_slow_images_are_measured() -> None:
+    first = chosen(dataclasses.replace(PHOTOS, read_s=0.4, file_bytes=20e6, count=3_000))
+    [limit] = {cell.data.limit for cell in scenario_of(first).cells()}
+    assert limit == FEWEST_SAMPLES
+    [batch] = {cell.batch_size for cell in loading(first)}
+    assert batch == 8
+    assert {cell.batch_size for cell in loading(chosen(dataclasses.replace(PHOTOS, count=64)))} == {64}
 
 
 def test_a_part_of_a_large_folder_is_measured_and_said() -> None:
@@ -188,16 +186,9 @@ def test_samples_that_are_no_files_are_held_against_png_files() -> None:
     assert backends(chosen(DIGITS, dataset="mnist"))[:2] == ["png", "lmdb+png"]
 
 
-def test_images_of_a_minute_each_are_measured_in_few_steps() -> None:
-    slow = dataclasses.replace(PHOTOS, read_s=0.4, file_bytes=20e6, count=3_000)
-    first = chosen(slow)
-    assert first.estimate_s < 2 * BUDGET_S
-    assert len(backends(first)) >= 3
-
-
 @pytest.mark.parametrize("workers", [0, 2, 8])
-@pytest.mark.parametrize("batch", [8, 64, 256])
-@pytest.mark.parametrize("count", [64, 200, 2_000])
+@pytest.mark.parametrize("batch", [8, 256])
+@pytest.mark.parametrize("count", [64, 2_000])
 def test_few_images_are_repeated_until_all_workers_have_several_batches(
     workers: int, batch: int, count: int
 ) -> None:
@@ -209,29 +200,6 @@ def test_few_images_are_repeated_until_all_workers_have_several_batches(
             continue
         steps = (cell.passes or 1) * min(cell.max_steps or 0, -(-count // batch))
         assert steps - cell.warmup_steps >= max(6, 3 * workers)
-
-
-def test_the_batch_does_not_shrink_with_the_folder() -> None:
-    sizes = {
-        count: {cell.batch_size for cell in loading(chosen(dataclasses.replace(PHOTOS, count=count)))}
-        for count in (64, 200, 100_000)
-    }
-    assert all(batches == {64} for batches in sizes.values())
-
-
-def test_several_numbers_of_workers_are_measured_within_the_budget() -> None:
-    alone, first = chosen(), chosen(workers=[1, 2, 4])
-    cells = scenario_of(first).cells()
-    assert {cell.workers for cell in cells} == {1, 2, 4}
-    assert len(cells) % 3 == 0
-    assert len(cells) // 3 < len(scenario_of(alone).cells())
-    assert len(handing(first)) == 3
-    assert alone.estimate_s < first.estimate_s < BUDGET_S
-    assert chosen(workers=[1]).estimate_s < BUDGET_S
-    dropped = set(backends(alone)) - set(backends(first))
-    notes = [note for note in first.notes if note.startswith("left out, to end within five minutes: ")]
-    assert all(name in note for name in dropped for note in notes)
-    assert len(notes) == bool(dropped)
 
 
 def test_what_was_asked_for_replaces_what_is_chosen() -> None:
@@ -261,11 +229,6 @@ def test_a_network_is_trained_only_if_it_was_asked_for(
     assert {(cell.model, str(cell.compute)) for cell in cells} == {(model, compute)}
 
 
-def test_a_full_disk_is_refused_before_anything_is_written() -> None:
-    with pytest.raises(DiskFullError, match=r"--stores: too little space for the stores: 10 MiB are free"):
-        chosen(machine=dataclasses.replace(LAPTOP, free_bytes=10 << 20))
-
-
 @given(
     samples=st.builds(
         Samples,
@@ -282,9 +245,10 @@ def test_a_full_disk_is_refused_before_anything_is_written() -> None:
         memory_bytes=st.integers(GIB, 2000 * GIB),
         free_bytes=st.integers(40 * GIB, 4000 * GIB),
         evicts=st.booleans(),
+        copied_bytes_per_s=st.floats(1e9, 1e11),
     ),
 )
-def test_any_choice_is_a_valid_scenario_that_ends_in_time(samples: Samples, machine: Machine) -> None:
+def test_any_choice_is_a_valid_scenario(samples: Samples, machine: Machine) -> None:
     first = chosen(samples, machine)
     scenario = scenario_of(first)
     assert len(backends(first)) >= 3
@@ -293,8 +257,6 @@ def test_any_choice_is_a_valid_scenario_that_ends_in_time(samples: Samples, mach
             cell.max_steps or 0, -(-(cell.data.limit or samples.count) // cell.batch_size)
         )
         assert steps - cell.warmup_steps >= 6 or cell.cache == "cold"  # a cold epoch reads each image once
-    if samples.read_s < 0.02:
-        assert first.estimate_s < 2 * BUDGET_S
 
 
 STREAM = dataclasses.replace(PHOTOS, container="container:stream", container_bytes=GIB)
