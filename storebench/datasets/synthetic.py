@@ -1,4 +1,4 @@
-"""Synthetic stand-ins of the datasets: photographs and digits that resemble real ones to compressors and networks."""
+"""Synthetic stand-ins of the datasets: images that compress as real ones do, and that a network can tell apart."""
 
 import functools
 from collections.abc import Callable
@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image as PilImage
+from PIL import ImageDraw, ImageFont
 
 from storebench.datasets.base import Dataset, DatasetInfo, DatasetSpec, Image, Origin, Provenance
 from storebench.datasets.sources import check_index, fingerprint
@@ -14,7 +16,7 @@ from storebench.settings.words import Split
 
 FIELD_SIDE = 640
 FIELD_COUNT = 4
-LEAVES = 1600
+GRAIN = 2.4  # mean of the grain's standard deviation, of 255 levels; PNG cannot compress grain
 
 Float32s = npt.NDArray[np.float32]
 
@@ -24,146 +26,80 @@ def _picture(
     side: int,
     random: np.random.Generator,
     *,
-    contrast: tuple[float, float],  # mean and deviation of the images' standard deviation, of 255 levels
-    grain: float,  # mean of the grain's standard deviation; PNG cannot compress grain
+    power: float,  # of the frequency, with which amplitudes fall
+    contrast: float,  # mean of the images' standard deviation, of 255 levels
     pattern_frac: float,  # share of the contrast that comes from the class's pattern
 ) -> Image:
     """Return a synthetic photograph of class `label`, uint8 [side, side, 3]."""
-    scene = _cut(_field(int(random.integers(FIELD_COUNT))), side, random)
+    scene = _cut(_field(int(random.integers(FIELD_COUNT)), power), side, random)
     scene -= scene.mean()
     scene *= np.sqrt(1 - pattern_frac) / (scene.std() + 1e-3)
     scene += np.sqrt(pattern_frac) * _pattern(label, side)
-    scene *= max(15.0, random.normal(*contrast))
-    scene += _cut(_grain(), side, random) * (grain * random.gamma(2.0, 0.5))
+    scene *= max(15.0, random.normal(contrast, 14.0))
+    scene += _cut(_grain(), side, random) * (GRAIN * random.gamma(2.0, 0.5))
     scene += random.normal(118.0, 20.0)
     return scene.clip(0, 255, out=scene).astype(np.uint8)
 
 
-photograph = functools.partial(_picture, contrast=(60.0, 14.0), grain=2.2, pattern_frac=0.3)
-thumbnail = functools.partial(_picture, contrast=(54.0, 14.0), grain=2.5, pattern_frac=0.5)
+photograph = functools.partial(_picture, power=1.45, contrast=66.0, pattern_frac=0.3)
+thumbnail = functools.partial(_picture, power=1.5, contrast=54.0, pattern_frac=0.5)
 
 
 def _cut(field: Float32s, side: int, random: np.random.Generator) -> Float32s:
-    """Return a copy of a random square of `field`, perhaps mirrored."""
     top, left = random.integers(0, FIELD_SIDE - side, 2)
-    step = 1 if random.random() < 0.5 else -1
-    return field[top : top + side, left : left + side][:, ::step].copy()
+    return field[top : top + side, left : left + side].copy()
 
 
 @functools.cache
 def _grain() -> Float32s:
-    random = np.random.default_rng(0x6A41)
-    return random.standard_normal((FIELD_SIDE, FIELD_SIDE, 3), dtype=np.float32)
+    return np.random.default_rng(0x6A41).standard_normal((FIELD_SIDE, FIELD_SIDE, 3), dtype=np.float32)
 
 
 @functools.cache
-def _field(number: int) -> Float32s:
-    """Return one large scene from which photographs are cut: float32 [640, 640, 3]."""
+def _field(number: int, power: float) -> Float32s:
+    """Return a large scene from which photographs are cut: noise with a falling spectrum, float32 [640, 640, 3]."""
     random = np.random.default_rng((0x5CE9E, number))
-    texture = np.stack([_spectral_noise(random) for _ in range(4)], axis=-1)
-    things = _dead_leaves(random)
-    # Some objects are smooth and some are rough, like sky and grass.
-    mixed = things[:, :, :4] + 0.25 * things[:, :, 4:] ** 2 * texture
-    # One luminance shared by the three channels, and a little colour in each.
-    return (mixed[:, :, :1] + 0.28 * mixed[:, :, 1:]).astype(np.float32)
-
-
-def _spectral_noise(random: np.random.Generator) -> npt.NDArray[np.float64]:
-    """Return noise with an amplitude that falls as 1/f, deviation 1."""
     rows, columns = np.fft.fftfreq(FIELD_SIDE)[:, None], np.fft.rfftfreq(FIELD_SIDE)[None, :]
     frequency = np.hypot(rows, columns)
     frequency[0, 0] = np.inf
-    noise = np.fft.rfft2(random.standard_normal((FIELD_SIDE, FIELD_SIDE))) / frequency
-    field = np.fft.irfft2(noise, s=(FIELD_SIDE, FIELD_SIDE))
-    return np.asarray(field / field.std())
-
-
-def _dead_leaves(random: np.random.Generator) -> npt.NDArray[np.float64]:
-    """Return overlapping discs with radii that fall as r^-3; their edges resemble those of photographs."""
-    canvas = np.zeros((FIELD_SIDE, FIELD_SIDE, 5))
-    low, high = (radius**-2 for radius in (3.0, 160.0))
-    radii = (low + random.random(LEAVES) * (high - low)) ** -0.5
-    centres = random.uniform(0, FIELD_SIDE, (LEAVES, 2))
-    values = random.standard_normal((LEAVES, 5))
-    for radius, (y, x), value in zip(radii, centres, values, strict=True):
-        rows = slice(max(0, int(y - radius)), int(y + radius) + 1)
-        columns = slice(max(0, int(x - radius)), int(x + radius) + 1)
-        box = canvas[rows, columns]
-        dy = np.arange(rows.start, rows.start + box.shape[0])[:, None] - y
-        dx = np.arange(columns.start, columns.start + box.shape[1])[None, :] - x
-        box[dy * dy + dx * dx < radius * radius] = value
-    return canvas
+    planes = np.fft.irfft2(
+        np.fft.rfft2(random.standard_normal((4, FIELD_SIDE, FIELD_SIDE))) / frequency**power
+    )
+    planes /= planes.std(axis=(1, 2), keepdims=True)
+    # One luminance shared by the three channels, and a little colour in each.
+    return np.asarray((planes[:1] + 0.28 * planes[1:]).transpose(1, 2, 0), np.float32)
 
 
 def _pattern(label: int, side: int) -> Float32s:
-    """Return the coarse colour pattern of a class: float32 [side, side, 3], mean 0, deviation 1."""
-    basis = _cosines(side)
-    # Plain sums, not a matrix product: for so little data a threaded BLAS costs more than it saves.
-    across = np.einsum("cij,xj->ixc", _pattern_weights(label), basis)
-    pattern: Float32s = basis[:, 0, None, None] * across[0]
-    for wave in range(1, _WAVES):
-        pattern += basis[:, wave, None, None] * across[wave]
-    return pattern
-
-
-_WAVES = 4
-
-
-@functools.cache
-def _pattern_weights(label: int) -> Float32s:
-    """Return the weights of a class's waves, float32 [3, 4, 4], scaled so that the pattern has deviation 1."""
-    random = np.random.default_rng((0xC1A55, label))
-    weights = random.standard_normal((1, _WAVES, _WAVES)) + 0.35 * random.standard_normal((3, _WAVES, _WAVES))
-    weights[:, 0, 0] = 0
-    # The cosines are orthonormal, so the pattern's power is the sum of the squares.
-    return np.asarray(weights / np.sqrt((weights**2).sum() / 3), dtype=np.float32)
-
-
-@functools.cache
-def _cosines(side: int) -> Float32s:
-    """Return the first cosines over `side` pixels, each with mean square 1: float32 [side, 4]."""
-    phase = np.pi * (np.arange(side)[:, None] + 0.5) / side * np.arange(_WAVES)[None, :]
-    return np.asarray(np.cos(phase) * np.where(np.arange(_WAVES) == 0, 1, np.sqrt(2)), dtype=np.float32)
+    """Return the coarse colour pattern of a class: float32 [side, side, 3]."""
+    coarse = np.random.default_rng((0xC1A55, label)).standard_normal((3, 4, 4), dtype=np.float32)
+    coarse = (coarse - coarse.mean()) / coarse.std()
+    size = (side, side)
+    return np.dstack(
+        [PilImage.fromarray(plane).resize(size, PilImage.Resampling.BICUBIC) for plane in coarse]
+    )
 
 
 def digit(label: int, side: int, random: np.random.Generator) -> Image:
-    """Return a synthetic hand-written sign of class `label`, white on black: uint8 [side, side, 1]."""
-    points = _stroke(label) + random.normal(0, 0.03, (1, 2))
-    angle, scale = random.normal(0, 0.12), random.normal(1, 0.08)
-    turn = scale * np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
-    # A smooth bend, the same along the stroke, gives every instance of a sign its own shape.
-    bend = random.normal(0, 0.05, (2, 2)) @ np.sin(np.pi * np.vstack((points[:, 0], points[:, 1])))
-    placed = side * (0.5 + (points @ turn.T + bend.T) * 0.33)
-    grid = np.arange(side) + 0.5
-    rows = (grid[:, None] - placed[None, :, 1]) ** 2
-    columns = (grid[:, None] - placed[None, :, 0]) ** 2
-    distance = np.sqrt((rows[:, None, :] + columns[None, :, :]).min(axis=2))
-    width = random.uniform(0.6, 1.5)
-    ink = (255 * (width + 0.5 - distance)).clip(0, 255)
-    return np.asarray(ink, dtype=np.uint8)[:, :, np.newaxis]
-
-
-_STROKE_POINTS = 48
+    """Return a printed digit, turned, moved and scaled, white on black: uint8 [side, side, 1]."""
+    large, move = 4 * side, random.normal(0, 0.2 * side, 2)
+    glyph = _glyph(label, large, int(random.integers(0, 4)))
+    turned = glyph.rotate(random.normal(0, 10), PilImage.Resampling.BILINEAR, translate=(move[0], move[1]))
+    edge = random.uniform(0, 0.5) * side
+    box = (edge, edge, large - edge, large - edge)
+    return np.array(turned.resize((side, side), PilImage.Resampling.BOX, box=box))[:, :, np.newaxis]
 
 
 @functools.cache
-def _stroke(label: int) -> npt.NDArray[np.float64]:
-    """Return the stroke of a class: points [48, 2] between -1 and 1 on a smooth curve."""
-    random = np.random.default_rng((0xD1617, label))
-    time = np.linspace(0, 1, 8 * _STROKE_POINTS)[:, None]
-    curve = np.zeros((len(time), 2))
-    for wave in (1, 2, 3):
-        phase = random.uniform(0, 2 * np.pi, 2)
-        curve += random.normal(0, 1 / wave, 2) * np.cos(np.pi * wave * time + phase)
-    curve -= (curve.max(axis=0) + curve.min(axis=0)) / 2
-    curve /= np.abs(curve).max(axis=0)
-    # Points at equal distances along the curve, so that the stroke has no gaps.
-    length = np.concatenate(([0], np.hypot(*np.diff(curve, axis=0).T).cumsum()))
-    places = np.linspace(0, length[-1], _STROKE_POINTS)
-    return np.stack([np.interp(places, length, axis) for axis in curve.T], axis=-1)
+def _glyph(label: int, side: int, stroke: int) -> PilImage.Image:
+    picture = PilImage.new("L", (side, side))
+    font = ImageFont.load_default(0.79 * side)
+    middle = (side / 2, side / 2)
+    ImageDraw.Draw(picture).text(middle, str(label), 255, font, anchor="mm", stroke_width=stroke)
+    return picture
 
 
-VERSION = 1  # part of the fingerprint; increased whenever the same seed gives different pixels
+VERSION = 2  # part of the fingerprint; increased whenever the same seed gives different pixels
 MOST_SIDE = 512  # largest side of a stand-in's images: they are cut from fields of 640 x 640
 
 
@@ -206,8 +142,6 @@ class SyntheticDataset(Dataset):
                 f"the synthetic stand-in of {name} has no images of {self._side} x {self._side}",
                 hint=f"Name a side of {MOST_SIDE} or less.",
             )
-        # Fingerprints of stores that were built before sizes could be asked for stay as they are.
-        sized = () if self._side == recipe.side else (self._side,)
         self._info = DatasetInfo(
             name=name,
             split=split,
@@ -217,7 +151,7 @@ class SyntheticDataset(Dataset):
             provenance=Provenance(
                 origin=Origin.SYNTHETIC, source=f"synthetic stand-in of {name}", derived_frac=1.0, note=why
             ),
-            fingerprint=fingerprint("synthetic", VERSION, self._key, count, *sized),
+            fingerprint=fingerprint("synthetic", VERSION, self._key, count, self._side),
         )
 
     def sample(self, index: int) -> tuple[Image, int]:

@@ -39,4 +39,5 @@ def draw_fields() -> None:
     """Draw the large fields that synthetic photographs are cut from: half a second for each process that needs them."""
     synthetic._grain()
     for number in range(synthetic.FIELD_COUNT):
-        synthetic._field(number)
+        for kind in (synthetic.photograph, synthetic.thumbnail):
+            synthetic._field(number, kind.keywords["power"])
