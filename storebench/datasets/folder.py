@@ -3,7 +3,7 @@
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,20 +20,18 @@ from storebench.settings.words import Split
 from storebench.system.reading import open_regular
 from storebench.units import number_of
 
+# Endings of image files that are not read, and of copies that editors leave beside a file.
 OTHER_IMAGES = (".avif", ".cr2", ".dng", ".heic", ".heif", ".jp2", ".jxl", ".nef", ".svg", ".tga")
-"""Endings of image files that are not read."""
-
-NO_IMAGES = (".csv", ".db", ".ini", ".json", ".mat", ".md", ".npy", ".npz", ".txt", ".xml", ".yaml")
-"""Endings of files that are known to be no images. A file with any other ending, or none, is known by its content."""
-
 COPIES = ("~", ".bak", ".orig")
-"""Endings of the copies that editors leave beside a file."""
 
+# Endings of files that are known to be no images. A file with any other ending, or none, is known by its content.
+NO_IMAGES = (".csv", ".db", ".ini", ".json", ".mat", ".md", ".npy", ".npz", ".txt", ".xml", ".yaml")
+
+# Folders that file systems, network drives and desktops make by themselves, in small letters.
 SYSTEM_FOLDERS = (
     *("lost+found", "@eadir", "@recycle", "@recently-snapshot", "@tmp", "#recycle", "#snapshot", "__macosx"),
     *("$recycle.bin", "recycler", "system volume information", "network trash folder", "temporary items"),
 )
-"""Folders that file systems, network drives and desktops make by themselves, in small letters."""
 
 
 def is_left_out(path: str) -> bool:
@@ -91,18 +89,14 @@ class ClassFolders:
             with os.scandir(self._root / folder) as entries:
                 for entry in entries:
                     path = f"{folder}/{entry.name}".lstrip("/")
-                    if entry.name.startswith("."):
-                        continue
                     if is_left_out(entry.name):
-                        self._seen.systems.add(self._root / path)
-                    elif self._is_folder(entry, path):
+                        continue
+                    if self._is_folder(entry, path):
                         folders.append(path)
-                    elif _is_named_as_image(entry):
+                    elif _is_image(entry):
                         files.append(path)
-                    elif path.lower().endswith(OTHER_IMAGES):
-                        self._seen.others.add(self._root / path)
                     elif not path.lower().endswith(NO_IMAGES):
-                        self._seen.no_images.add(self._root / path)
+                        self._seen.others.add(self._root / path)
         except OSError as error:
             raise unreadable(self._root / folder, error) from error
         return folders, files
@@ -111,10 +105,10 @@ class ClassFolders:
         try:
             if entry.is_dir():
                 return True
-            if entry.is_symlink() and not _is_named_as_image(entry):
+            if entry.is_symlink() and not _is_image(entry):
                 entry.stat()
         except OSError as error:
-            if _is_named_as_image(entry):
+            if _is_image(entry):
                 return False
             reason = error.strerror or str(error)
             raise self._bad_link(path, f"a link that leads nowhere ({reason})") from error
@@ -124,7 +118,7 @@ class ClassFolders:
         return CorruptDataError(what, where=self._root / path, hint="Remove the link.")
 
 
-def _is_named_as_image(entry: os.DirEntry[str]) -> bool:
+def _is_image(entry: os.DirEntry[str]) -> bool:
     """Return whether a file's name has the ending of an image, or an unusual one while its content begins as an image does."""
     name = entry.name.lower()
     if name.endswith((*EXTENSIONS, *OTHER_IMAGES, *NO_IMAGES, *COPIES)):
@@ -136,12 +130,15 @@ def _is_named_as_image(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-TEST_FOLDERS = ("val", "valid", "test", "testing", "validation")
-"""Words for a test split; of several splits, the first one in this order is used."""
-
 TRAIN_FOLDERS = ("train", "training")
+TEST_FOLDERS = (
+    "val",
+    "valid",
+    "test",
+    "testing",
+    "validation",
+)  # of several, the first in this order is used
 _WORDS = "|".join((*TRAIN_FOLDERS, *TEST_FOLDERS))
-_NAME = re.compile(rf"({_WORDS})([ _-]?(set|images|data))?", re.IGNORECASE | re.ASCII)
 _ALIKE = re.compile(rf"(?<![A-Za-z])(?i:{_WORDS}|eval|dev|unlabell?ed)(?![a-z])", re.ASCII)
 
 
@@ -163,34 +160,33 @@ def find_splits(path: Path, seen: ScanSnapshot) -> Splits:
         raise unreadable(path, error) from error
     # Links that lead nowhere are no folders.
     folders = [name for name in names if not is_left_out(name) and (path / name).is_dir()]
-    named = [name for name in folders if split_word(name)]
-    deep = [name for name in named if has_class_folders(path / name, seen)]
-    if are_both(deep):
-        return _chosen(path, deep, folders)
-    flat = [name for name in named if name not in deep and _has_images(path / name, seen)]
-    others = [name for name in folders if name not in named and _has_images(path / name, seen)]
-    if (deep or flat) and not others:
-        return _chosen(path, deep + flat, folders)
-    if deep:
-        name = deep[0]
-        if (path / name).samefile(path):
-            what = "a link back to the folder that it is in"
-            raise CorruptDataError(what, where=path / name, hint="Remove the link.")
+    if not any(map(like_split, folders)):
+        return Splits()
+    holding = [name for name in folders if _has_images(path / name, seen)]
+    named = [name for name in holding if split_of(name)]
+    if are_both(named) or named == holding:
+        return _chosen(path, named, folders)
+    if deep := [name for name in named if has_class_folders(path / name, seen)]:
+        other = next(name for name in holding if name not in named)
         raise CorruptDataError(
-            f"{name}/ has class folders of its own, and {others[0]}/ beside it has images: it may be a split or a class",
+            f"{deep[0]}/ has class folders of its own, and {other}/ beside it has images: it may be a split or a class",
             where=path,
-            hint=f"Name {path / name} to use it alone, move one of them, or rename {name}/ if it is a class.",
+            hint=f"Name {path / deep[0]} to use it alone, move one of them, or rename {deep[0]}/ if it is a class.",
         )
-    alike = [name for name in (*flat, *others) if like_split(name)]
-    if mixes_splits(alike):
-        trains = [name for name in alike if split_of(like_split(name)) == Split.TRAIN]
-        test = next(name for name in alike if name not in trains)
+    if mixes_splits(holding):
+        train = next(name for name in holding if split_of(like_split(name)) == Split.TRAIN)
         raise CorruptDataError(
-            f"{trains[0]}/ and {test}/ look like splits, not classes, and it is not clear which",
+            f"{train}/ and a folder beside it look like splits, not classes, and it is not clear which",
             where=path,
-            hint=f"Name {path / trains[0]} to use it alone, or call the splits train/ and val/.",
+            hint=f"Name {path / train} to use it alone, or call the splits train/ and val/.",
         )
     return Splits()
+
+
+def split_of(name: str) -> Split | None:
+    """Return the split that a folder's name stands for; None for every other name."""
+    word = name.lower()
+    return Split.TRAIN if word in TRAIN_FOLDERS else Split.TEST if word in TEST_FOLDERS else None
 
 
 def are_both(names: Iterable[str]) -> bool:
@@ -223,36 +219,23 @@ def _has_images(root: Path, seen: ScanSnapshot) -> bool:
     return has_class_folders(root, seen) or bool(ClassFolders(root, seen).loose())
 
 
-def split_word(name: str) -> str:
-    """Return the word for a split that a folder's name stands for, in small letters; "" if there is none."""
-    match = _NAME.fullmatch(name)
-    return match[1].lower() if match else ""
-
-
-def split_of(name: str) -> Split | None:
-    """Return the split that a folder's name stands for; None for every other name."""
-    word = split_word(name)
-    return (Split.TRAIN if word in TRAIN_FOLDERS else Split.TEST) if word else None
-
-
 def _chosen(path: Path, names: Sequence[str], folders: Sequence[str]) -> Splits:
     """Return the splits among folders that can be nothing else."""
-    trains = [name for name in names if split_of(name) == Split.TRAIN]
-    tests = sorted(set(names) - set(trains), key=lambda name: (TEST_FOLDERS.index(split_word(name)), name))
-    for title, several in (
-        ("training", trains),
-        ("test", [name for name in tests if split_word(name) == split_word(tests[0])]),
-    ):
-        if len(several) > 1:
+    chosen: dict[Split, str] = {}
+    for name in sorted(names, key=lambda name: (*TRAIN_FOLDERS, *TEST_FOLDERS).index(name.lower())):
+        split = Split.TRAIN if name.lower() in TRAIN_FOLDERS else Split.TEST
+        before = chosen.setdefault(split, name)
+        if before != name and (split == Split.TRAIN or before.lower() == name.lower()):
             raise CorruptDataError(
-                f"both {several[0]}/ and {several[1]}/ may be the {title} split",
+                f"both {before}/ and {name}/ may be the {split} split",
                 where=path,
                 hint="Rename or remove one of them, or name the folder to train on.",
             )
+    train, test = chosen.get(Split.TRAIN), chosen.get(Split.TEST)
     return Splits(
-        train=path / trains[0] if trains else None,
-        test=path / tests[0] if tests else None,
-        beside=tuple(name for name in folders if name not in (*trains[:1], *tests[:1])),
+        train=path / train if train else None,
+        test=path / test if test else None,
+        beside=tuple(name for name in folders if name not in (train, test)),
     )
 
 
@@ -293,15 +276,6 @@ def _scan_split(path: Path, split: Split, seen: ScanSnapshot) -> FoundFiles:
                 where=path,
                 hint=f"Put training images into train/, use --split test, or name {splits.test} to train on it.",
             )
-        if splits.train is None:
-            names = ClassFolders(path, seen).names() if path.is_dir() else []
-            below = find_splits(path / names[0], seen) if len(names) == 1 else Splits()
-            if below.train is not None and below.test is not None:  # they would become one class
-                raise DataNotFoundError(
-                    f"its only folder, {names[0]}/, holds {below.train.name}/ and {below.test.name}/",
-                    where=path,
-                    hint=f"Name {path / names[0]}.",
-                )
         beside = ", ".join(f"{name}/" for name in splits.beside)
         note = f"beside the splits, {beside} left out" if beside else ""
         return _scan_classes(splits.train or path, None, None, seen, note)
@@ -342,15 +316,16 @@ def _scan_classes(
             )
     beyond = sum(map(len, by_class.values())) - len(kept)
     flat = list(by_class) == [ONE_CLASS] and not (root / ONE_CLASS).is_dir()
+    empty = [name for name in ClassFolders(root, seen).names() if text_of_name(name) not in by_class]
     notes = [
         f"{beyond} images left out: the train split lacks their classes" if beyond else "",
         "one class only, so every label is 0" if len(classes) == 1 else "",
         note,
-        _other_formats(seen, root),
-        _left_out(seen.no_images, root, "file", "without an image", lambda path: path.suffix or "no ending"),
-        _without_images(by_class, seen, root),
-        _left_out(seen.systems, root, "folder", "that a system made", lambda path: path.name),
+        _other_files(seen, root),
     ]
+    if empty and not flat:
+        folders = ", ".join(f"{text_of_name(name)}/" for name in empty[:MOST_NAMED])
+        notes.append(f"{number_of(len(empty), 'folder')} without an image left out, no class: {folders}")
     if not flat and (loose := len(ClassFolders(root, seen).loose())):
         notes.append(f"{number_of(loose, 'image')} beside the class folders left out: no class")
     source = "image files without class folders" if flat else "image files in class folders"
@@ -358,25 +333,15 @@ def _scan_classes(
     return look_at(root, kept, classes, provenance, own_side)
 
 
-def _other_formats(seen: ScanSnapshot, root: Path) -> str:
-    return _left_out(seen.others, root, "file", "in other image formats", lambda path: path.suffix.lower())
-
-
-def _left_out(paths: Iterable[Path], root: Path, noun: str, which: str, kind: Callable[[Path], str]) -> str:
-    """Return a clause that counts what is left out below a folder, and names its kinds; "" if there is nothing."""
-    within = [path for path in paths if path.is_relative_to(root)]
-    kinds = ", ".join(sorted(set(map(kind, within)))[:MOST_NAMED])
-    return f"{number_of(len(within), noun)} {which} left out: {kinds}" if within else ""
-
-
-def _without_images(by_class: dict[str, list[str]], seen: ScanSnapshot, root: Path) -> str:
-    """Return a clause that names the folders which are no class, because no image in them is read; "" if there are none."""
-    empty = [name for name in ClassFolders(root, seen).names() if text_of_name(name) not in by_class]
-    if not empty or list(by_class) == [ONE_CLASS]:
-        return ""
-    words = [f"{text_of_name(name)}/" for name in empty[:MOST_NAMED]]
-    more = f" and {len(empty) - MOST_NAMED} more" if len(empty) > MOST_NAMED else ""
-    return f"{number_of(len(empty), 'folder')} without an image that is read left out, no class: {', '.join(words)}{more}"
+def _other_files(seen: ScanSnapshot, root: Path) -> str:
+    """Return a clause that counts the files below a folder that are no image which is read; "" if there are none."""
+    paths = [path for path in seen.others if path.is_relative_to(root)]
+    kinds = ", ".join(sorted({path.suffix.lower() or "no ending" for path in paths})[:MOST_NAMED])
+    return (
+        f"{number_of(len(paths), 'file')} that are no images, or of other formats, left out: {kinds}"
+        if paths
+        else ""
+    )
 
 
 def _images_by_class(root: Path, seen: ScanSnapshot) -> dict[str, list[str]]:
@@ -401,8 +366,8 @@ def _images_by_class(root: Path, seen: ScanSnapshot) -> dict[str, list[str]]:
         return {ONE_CLASS: loose}
     if not by_class:
         what = f"only {number_of(len(names), 'folder')} without images" if names else "no images"
-        if formats := _other_formats(seen, root):
-            what = f"{what} that are read ({formats})"
+        if others := _other_files(seen, root):
+            what = f"{what} that are read ({others})"
         raise DataNotFoundError(
             f"{what} in it",
             where=root,

@@ -74,10 +74,8 @@ def _pattern(label: int, side: int) -> Float32s:
     """Return the coarse colour pattern of a class: float32 [side, side, 3]."""
     coarse = np.random.default_rng((0xC1A55, label)).standard_normal((3, 4, 4), dtype=np.float32)
     coarse = (coarse - coarse.mean()) / coarse.std()
-    size = (side, side)
-    return np.dstack(
-        [PilImage.fromarray(plane).resize(size, PilImage.Resampling.BICUBIC) for plane in coarse]
-    )
+    planes = [PilImage.fromarray(plane).resize((side, side), PilImage.Resampling.BICUBIC) for plane in coarse]
+    return np.dstack([np.asarray(plane, np.float32) for plane in planes])
 
 
 def digit(label: int, side: int, random: np.random.Generator) -> Image:

@@ -20,7 +20,6 @@ from storebench.datasets.folder import (
     is_left_out,
     like_split,
     split_of,
-    split_word,
 )
 from storebench.datasets.images import EXTENSIONS, LFS_POINTER
 from storebench.datasets.sources import open_source, read_file, unreadable
@@ -215,9 +214,9 @@ def _in_folder(folder: Path, split: Split) -> tuple[list[Path], list[str]]:
         raise unreadable(folder, error) from error
     if STATE in names:
         names = _saved(folder / STATE, names)
-    if any(split_of(name) is not None and (folder / name).is_dir() for name in names):
+    if any(split_of(name) and (folder / name).is_dir() for name in names):
         below = [path for path in map(folder.joinpath, names) if path.is_dir()]
-        of_split, beside = _named(below, [split_word(path.name) for path in below], split)
+        of_split, beside = _named(below, [path.name.lower() for path in below], split)
         if not of_split:
             raise _no_split(folder, split)
         files, deeper = _in_folder(of_split[0], Split.TRAIN)

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, TypeVar
 
 from storebench.datasets.containers.base import LABEL_FIELDS, Labels, Ranges, Spans, listed, read_at
-from storebench.datasets.folder import is_left_out, mixes_splits, split_word
+from storebench.datasets.folder import is_left_out, mixes_splits, split_of
 from storebench.datasets.images import EXTENSIONS
 from storebench.datasets.sources import Member, members, open_source
 from storebench.errors import CorruptDataError
@@ -100,7 +100,7 @@ class TarShards(Ranges):
         names = ["".join(part[depth : depth + 1]) for part in parts]
         below = {name for part in parts for name in part[depth:]}
         within = {name for name, part in zip(names, parts, strict=True) if len(part) > depth + 1}
-        if mixes_splits(below) or (len(set(names)) > 1 and any(map(split_word, within))):
+        if mixes_splits(below) or (len(set(names)) > 1 and any(map(split_of, within))):
             raise CorruptDataError(
                 f"it holds folders of a train and of another split: {listed(sorted(below))}",
                 where=self.files[0],
