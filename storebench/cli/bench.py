@@ -18,7 +18,7 @@ from storebench.cli.options import (
     require_devices,
     timeout_option,
 )
-from storebench.cli.run import begun, continued, dropping, executed, finish, new_run_folder
+from storebench.cli.run import begun, continued, executed, finish, new_run_folder
 from storebench.cli.watcher import StderrWatcher, print_plan
 from storebench.errors import UsageError
 from storebench.units import number_of, parse_duration
@@ -140,37 +140,18 @@ def bench(
             for word in (f"--{name}", str(value))
         ]
         is_side = against is not None
-        for is_wrong, what, hint in (
-            (
-                retry_failed and not resume,
-                "--retry-failed needs --resume",
-                "Name the run with --resume --out FOLDER.",
-            ),
-            (
-                repository and not is_side,
-                "--repository needs --against",
-                "Name a revision with --against REF.",
-            ),
-            (
-                budget and not is_side,
-                "--budget needs --against",
-                'A scenario states its own: budget = "12 min".',
-            ),
-            (is_side and node_words, "--nodes is not for --against", "Leave out one of them."),
-            (is_side and resume, "a comparison with a revision cannot be resumed", "Leave out --resume."),
-            (
-                is_side and timeout,
-                "--timeout is not for --against",
-                "Set timeout_s in the scenario of each side.",
-            ),
-            (
-                node_words and nodes is None,
-                "--rendezvous and --node need --nodes",
-                "Say how many nodes there are.",
-            ),
-        ):
+        refusals = {
+            "--retry-failed needs --resume": retry_failed and not resume,
+            "--repository needs --against": repository and not is_side,
+            "--budget needs --against; a scenario states its own": budget and not is_side,
+            "--nodes is not for --against": is_side and node_words,
+            "--timeout is not for --against": is_side and timeout,
+            "a comparison with a revision cannot be resumed": is_side and resume,
+            "--rendezvous and --node need --nodes": node_words and nodes is None,
+        }
+        for refusal, is_wrong in refusals.items():
             if is_wrong:
-                raise UsageError(what, hint=hint)
+                raise UsageError(refusal)
         for cell in cells:
             if cell.ranks > 1 and cell.ranks % (nodes or 1):
                 raise UsageError(
@@ -212,7 +193,7 @@ def bench(
         if address is not None and not address.leads:
             _follow(loaded, cells, folder, place, address)
             return
-        words = ["bench", scenario, *dropping(drop_caches), *node_words]
+        words = ["bench", scenario, *["--drop-caches"] * drop_caches, *node_words]
         with (
             _continued(loaded, folder, replicates)
             if resume
@@ -310,11 +291,6 @@ def _listed(files: dict[str, Path]) -> dict[str, dict[str, Any]]:
             "replicates": loaded.replicates,
             "least_replicates": min(loaded.fewer_replicates.values(), default=loaded.replicates),
         }
-    if len(missing) > 1:
-        say(
-            f"left out: {len(missing)} formats whose library is not installed; 'storebench formats' names them"
-        )
-    else:
-        for line in missing:
-            say(line)
+    if missing:
+        say(f"left out: {len(missing)} formats whose library is missing; 'storebench formats' names them")
     return listed

@@ -96,13 +96,12 @@ def _refuse_places(words: Sequence[str]) -> None:
         )
         raise SystemExit(EXIT_USAGE)
     places = tuple(os.environ.get(name, "") for name in (STORES_ENV, "STOREBENCH_RUNS", "STOREBENCH_DATA"))
+    is_place, is_address = r"(--place=)?(copy:)?s3:https?://", r"(^|^-\w|[=:])[A-Za-z][A-Za-z0-9+.-]+://"
     for word in (*words, *places):
-        if not re.match(r"(--place=)?(copy:)?s3:https?://", word) and re.search(
-            r"(^|^-\w|[=:])[A-Za-z][A-Za-z0-9+.-]+://", word
-        ):
+        if re.search(is_address, word) and not re.match(is_place, word):
             say(
-                f"storebench: {word}: an address, not a path. An object store is named as --place s3:http://HOST:PORT/BUCKET; other"
-                " servers are mounted, or the data copied."
+                f"storebench: {word}: an address, not a path. An object store is named as --place s3:http://HOST:PORT/BUCKET; "
+                "other servers are mounted, or the data copied."
             )
             raise SystemExit(EXIT_USAGE)
 

@@ -14,7 +14,6 @@ from storebench.cli.options import JsonOption, finite
 from storebench.cli.results import drawn
 from storebench.errors import UsageError
 
-_MOST_ACCELERATORS = 1024
 _real = partial(typer.Option, callback=finite)
 
 
@@ -91,12 +90,6 @@ def plan(
         accelerator = re.sub(r"^([^=]+):([1-9][0-9]*)(=.+)$", r"\1\3:\2", accelerator.strip())
         counted = re.fullmatch(r"(.+):([1-9][0-9]*)", accelerator)
         name, count = (counted[1], int(counted[2])) if counted else (accelerator, 1)
-        if count > _MOST_ACCELERATORS:
-            raise UsageError(
-                f"a node has at most {_MOST_ACCELERATORS} accelerators",
-                where="--accelerator",
-                hint="See --nodes.",
-            )
         profile = find_accelerator(f"{name}:{model}" if model else name)
         machines: dict[str, Any] = {"count": count, "nodes": nodes, "workers": workers, "cores": cores}
         machines["bytes_per_s"] = None if read_mb_s is None else read_mb_s * 1e6

@@ -76,8 +76,6 @@ def chosen_run(
     chosen = [each | {"optional": True} for each in first.scenario["matrix"]]
     present = without_missing_libraries({**first.scenario, "matrix": chosen} | dict(settings), say)
     scenario = make_scenario(present)
-    if len({cell.backend.format for cell in scenario.cells()}) == 1:
-        say("no store is left to compare with: install one of these libraries")
     return first, scenario
 
 
@@ -206,7 +204,7 @@ def run(
             return
         cells = scenario.cells()
         require_devices(cells)
-        words = ["run", *dropping(drop_caches)]
+        words = ["run", *["--drop-caches"] * drop_caches]
         with begun(scenario, cells, folder, place, words, first) as run:
             records = executed(run, place, drop_caches=drop_caches)
         finish(folder, records, as_json=as_json, stores=stores, named=named)
@@ -216,11 +214,9 @@ def _refuse_beside_resume(given: set[str], out: Path | None) -> None:
     """Refuse what a continued run would not follow: it has its own cells and settings."""
     if out is None:
         raise errors.UsageError("--resume needs the folder of the run", hint="Name it with --out.")
-    other = sorted(given - _WITH_RESUME)
-    if other:
-        option = {"listed": "list", "backends": "BACKEND"}.get(other[0], other[0].replace("_", "-"))
+    if other := sorted(given - _WITH_RESUME):
         raise errors.UsageError(
-            f"--resume continues the run as it was begun, without {option if option.isupper() else f'--{option}'}",
+            f"--resume continues the run as it was begun, without {' and '.join(other)}",
             hint="Leave it out, or start a new run.",
         )
 
@@ -289,11 +285,6 @@ def executed(
     return read_records(run.folder)
 
 
-def dropping(drop_caches: bool) -> list[str]:
-    """Return the option that a command which continues a run repeats, if it was given."""
-    return ["--drop-caches"] if drop_caches else []
-
-
 @contextlib.contextmanager
 def continued_by(folder: Path) -> Iterator[None]:
     """After an interrupt, say which command continues a run."""
@@ -342,7 +333,5 @@ def finish(
 
 
 def new_run_folder(name: str) -> Path:
-    """Return the folder for a run that starts now: runs/YYYYMMDD-HHMMSS-NAME, with a number if that is there."""
-    first = runs_dir() / f"{dt.datetime.now(dt.UTC):%Y%m%d-%H%M%S}-{name}"
-    folders = (first, *(first.with_name(f"{first.name}-{number}") for number in range(2, 100)))
-    return next((folder for folder in folders if not folder.exists()), first)
+    """Return the folder for a run that starts now: runs/YYYYMMDD-HHMMSS-NAME."""
+    return runs_dir() / f"{dt.datetime.now(dt.UTC):%Y%m%d-%H%M%S}-{name}"

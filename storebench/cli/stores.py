@@ -1,10 +1,8 @@
 """Verbs of stores: convert, verify and inspect."""
 
 import dataclasses
-import functools
 import shlex
 import shutil
-import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,7 +34,7 @@ from storebench.errors import UsageError
 from storebench.settings.words import Split
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from storebench.analysis.table import Table
     from storebench.datasets.base import DatasetSpec
@@ -87,12 +85,6 @@ def convert(
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing store or folder.")] = False,
-    repeat: Annotated[
-        int,
-        typer.Option(
-            min=1, metavar="N", help="Convert N times, into folders that are removed, and print the median."
-        ),
-    ] = 1,
     as_json: JsonOption = False,
 ) -> None:
     """Write a dataset into stores, and read every sample back.
@@ -145,20 +137,17 @@ def convert(
                     f"{option} chooses samples of a dataset, but --from converts a whole store",
                     hint=f"Leave out {option}.",
                 )
-            made = _from_store(source, wanted, out, options, repeat)
+            stores = _from_store(source, wanted, out, options)
         else:
             spec = dataclasses.replace(choice, name=dataset_named(dataset, listed))
-            made = _from_dataset(spec, wanted, out or stores_dir(), options, repeat)
-        done = []
-        for store, seconds in made:
-            done.append(_facts(store) | ({"repeated_s": seconds} if repeat > 1 else {}))
+            stores = _from_dataset(spec, wanted, out or stores_dir(), options)
+        facts = []
+        for store in stores:
+            facts.append(_facts(store))
             if not as_json:
-                line = _line(store)
-                if repeat > 1:
-                    line += f"; median of {len(seconds)} conversions {statistics.median(seconds):.2f} s"
-                put(line)
+                put(_line(store))
         if as_json:
-            put_json(done)
+            put_json(facts)
 
 
 def _refuse_no_decode(wanted: "list[Backend]", skip_unreadable: bool) -> None:
@@ -179,25 +168,20 @@ def _refuse_no_decode(wanted: "list[Backend]", skip_unreadable: bool) -> None:
 
 
 def _from_dataset(
-    spec: "DatasetSpec", wanted: "list[Backend]", stores: Path, options: "BuildOptions", repeat: int
-) -> "Iterator[tuple[Store, list[float]]]":
+    spec: "DatasetSpec", wanted: "list[Backend]", stores: Path, options: "BuildOptions"
+) -> "Iterator[Store]":
     from storebench.datasets import open_dataset
     from storebench.datasets.listing import listings_in
     from storebench.stores.convert import convert as convert_dataset
 
     opened = open_dataset(spec, listings=listings_in(stores), progress=options.progress)
-
-    def build(backend: "Backend", folder: Path) -> "Store":
-        return convert_dataset(opened, spec, backend, folder, options=options)
-
     for backend in wanted:
-        store = build(backend, stores)
-        yield store, _repeated(store, functools.partial(build, backend), repeat)
+        yield convert_dataset(opened, spec, backend, stores, options=options)
 
 
 def _from_store(
-    source: Path, wanted: "list[Backend]", out: Path | None, options: "BuildOptions", repeat: int
-) -> "Iterator[tuple[Store, list[float]]]":
+    source: Path, wanted: "list[Backend]", out: Path | None, options: "BuildOptions"
+) -> "Iterator[Store]":
     """Convert a store into others beside it, or into the folder of the same name in `out`."""
     from storebench.codecs import any_size
     from storebench.formats.registry import store_name_of
@@ -215,21 +199,8 @@ def _from_store(
             raise UsageError(
                 f"{store_name_of(backend)} is the store itself", where=source, hint="Name another backend."
             )
-        build = functools.partial(convert_to, samples, backend, options=options)
-        store = build(folder / store_name_of(backend))
-        yield store, _repeated(store, build, repeat)
+        yield convert_to(samples, backend, folder / store_name_of(backend), options=options)
     samples.close()
-
-
-def _repeated(store: "Store", build: "Callable[[Path], Store]", repeat: int) -> list[float]:
-    """Return the seconds of `repeat` conversions; all but that of the store itself are removed again."""
-    from storebench.system.scratch import scratch_folder
-
-    seconds = [store.manifest.build_s] if store.built else []
-    while len(seconds) < repeat > 1:
-        with scratch_folder("conversion", store.path.parent) as scratch:
-            seconds.append(build(scratch / "store").manifest.build_s)
-    return seconds
 
 
 _PRINTED = (

@@ -99,7 +99,7 @@ class StderrWatcher:
         self._budget_s = budget_s
         self._open = contextlib.ExitStack()
         self._show: Show | None = None
-        self._began_s = self._started_s = 0.0
+        self._began_s = 0.0
         self._work: PendingReplicate | None = None
         self._position, self._total = 0, 0
         self._disturbed: dict[ReplicateKey, bool] = {}
@@ -124,8 +124,7 @@ class StderrWatcher:
     def started(self, work: "PendingReplicate", position: int, total: int) -> None:
         """Show which replicate starts."""
         self._work, self._position, self._total = work, position, total
-        self._started_s = time.monotonic()
-        self._began_s = self._began_s or self._started_s
+        self._began_s = self._began_s or time.monotonic()
         self._tell("the start", 0.0)
 
     def ranks(self, positions: Sequence["Position"]) -> None:
@@ -150,13 +149,12 @@ class StderrWatcher:
 
     def _left(self, done: float) -> str:
         """Return words for the time that is left at the pace so far, at most the budget's; "" while it is unknown."""
-        now_s = time.monotonic()
-        mean_s = (self._started_s - self._began_s) / max(self._position, 1)
-        left_s = mean_s * (self._total - self._position) - min(now_s - self._started_s, mean_s)
-        if self._position == 0 and done > _TELLING:
-            left_s = (now_s - self._began_s) * (self._total - done) / done
+        if done <= _TELLING:
+            return ""
+        spent_s = time.monotonic() - self._began_s
+        left_s = spent_s * (self._total - done) / done
         if self._budget_s is not None:
-            left_s = min(left_s, self._began_s + self._budget_s - now_s)
+            left_s = min(left_s, self._budget_s - spent_s)
         return f"about {format_duration(left_s)} left" if left_s > 0 else ""
 
     def finished(self, work: "PendingReplicate", records: Sequence["Record"]) -> None:

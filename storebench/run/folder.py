@@ -30,7 +30,7 @@ from storebench.record.lines import (
 )
 from storebench.record.schema import Cell, Record, Status
 from storebench.record.step_files import free_names, merge_tables, merged_names
-from storebench.run.about import make_run_folders, read_about, write_about
+from storebench.run.about import About, make_run_folders, read_about, write_about
 from storebench.run.replicates import badness, counted, wants_repeat
 from storebench.run.scenario import Scenario
 from storebench.run.schedule import PendingReplicate, ReplicateKey, is_whole, replicate_key, schedule
@@ -85,11 +85,10 @@ class Run:
                     {"cell_id": cell.cell_id, "backend": cell.backend.name, "reason": error.what}
                     for cell, error in refused.items()
                 ],
+                "stores": os.path.relpath(stores.resolve(), folder.resolve()) if stores else "",
             }
             make_run_folders(folder)
-            if stores is not None:  # from the run, because both may move together
-                about["stores"] = os.path.relpath(stores.resolve(), folder.resolve())
-            write_about(folder, about)
+            write_about(folder, About.model_validate(about))
         return cls(folder=folder, run_id=run_id, scenario=scenario, cells=list(cells))
 
     @classmethod
@@ -98,8 +97,7 @@ class Run:
         path = folder / RUN_NAME
         try:
             about = read_about(path)
-            run_id, wanted = about["run_id"], {cell["cell_id"] for cell in about["cells"]}
-            scenario = Scenario.model_validate(about["scenario"], strict=False)
+            scenario = Scenario.model_validate(about.scenario, strict=False)
         except FileNotFoundError:
             raise DataNotFoundError(
                 "there is no run to resume", where=folder, hint="Leave out --resume to start one."
@@ -108,15 +106,19 @@ class Run:
             raise CorruptDataError(
                 f"not a run ({type(error).__name__}: {error})", where=path, hint="Start a new run."
             ) from None
-        cells = [cell for cell in scenario.cells() if cell.cell_id in wanted]
-        if len(cells) != len(wanted):
+        cells = [cell for cell in scenario.cells() if cell.cell_id in about.cell_ids]
+        if len(cells) != len(about.cell_ids):
             raise CorruptDataError(
                 "its cells are not those of its scenario",
                 where=path,
                 hint="Another version of storebench wrote it: start a new run.",
             )
         return cls(
-            folder=folder, run_id=run_id, scenario=scenario, cells=cells, ended_after=about.get("ended_after")
+            folder=folder,
+            run_id=about.run_id,
+            scenario=scenario,
+            cells=cells,
+            ended_after=about.ended_after,
         )
 
     @classmethod
@@ -142,10 +144,8 @@ class Run:
             )
         scenario = self.scenario.model_copy(update={"replicates": replicates, "budget": None})
         with claimed(self.folder):
-            about = read_about(self.folder / RUN_NAME)
-            about["scenario"] = scenario.model_dump(mode="json")
-            about.pop("ended_after", None)
-            write_about(self.folder, about)
+            changes = {"scenario": scenario.model_dump(mode="json"), "ended_after": None}
+            write_about(self.folder, read_about(self.folder / RUN_NAME).model_copy(update=changes))
         return dataclasses.replace(self, scenario=scenario, ended_after=None)
 
     @property
@@ -156,7 +156,8 @@ class Run:
     def ended(self, rounds: int) -> "Run":
         """Return this run as one that its budget ended after some rounds."""
         with claimed(self.folder):
-            write_about(self.folder, read_about(self.folder / RUN_NAME) | {"ended_after": rounds})
+            about = read_about(self.folder / RUN_NAME)
+            write_about(self.folder, about.model_copy(update={"ended_after": rounds}))
         return dataclasses.replace(self, ended_after=rounds)
 
     def discard(self) -> None:

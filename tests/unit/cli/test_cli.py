@@ -231,18 +231,6 @@ def test_scenarios_are_listed_with_their_questions(cli: Cli, tmp_path: Path) -> 
 LISTED = ("--dataset", "mnist", "--synthetic", "--limit", "8")
 
 
-def test_conversions_are_timed_again_and_leave_one_store(cli: Cli, tmp_path: Path) -> None:
-    done = cli("convert", "lmdb", *LISTED, "--out", "stores", "--repeat", "3", "--json")
-    [facts] = json.loads(done.stdout)
-    assert len(facts["repeated_s"]) == 3
-    assert facts["repeated_s"][0] == facts["build_s"]
-    assert min(facts["repeated_s"]) > 0
-    again = cli("convert", "lmdb", *LISTED, "--out", "stores", "--repeat", "2")
-    assert "there already" in again.stdout
-    assert "median of 2 conversions" in again.stdout
-    assert [path.name for path in (tmp_path / facts["path"]).parent.iterdir()] == ["lmdb+raw"]
-
-
 def test_options_that_are_axes_take_lists(cli: Cli, tmp_path: Path) -> None:
     axes = (
         "--workers",
@@ -291,7 +279,6 @@ def test_options_that_are_axes_take_lists(cli: Cli, tmp_path: Path) -> None:
         (["lmdb", "--readahead", "128,3"], "--readahead: readahead is in KiB and a multiple of 4"),
         (["lmbd"], "BACKEND: no format is called 'lmbd'. Did you mean 'lmdb'?"),
         (["ffcv"], "BACKEND: no format is called 'ffcv'. Known: "),
-        (["ffcv"], "'storebench formats' lists those that are installed."),
     ],
 )
 def test_an_error_names_the_argument_or_option_and_the_item(

@@ -145,15 +145,6 @@ def test_a_format_asked_for_by_name_is_refused_without_its_library(
     assert [path.name for path in tmp_path.iterdir()] == ["mine.toml"]
 
 
-def test_formats_says_what_installs_a_missing_library(cli: Cli, without_plyvel: dict[str, str]) -> None:
-    done = cli("formats", env=without_plyvel)
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("leveldb: ")]
-    assert "'plyvel', which is not installed. Run: pip install plyvel (plyvel has no wheel" in line
-    rows = {row["name"]: row for row in json.loads(cli("formats", "--json", env=without_plyvel).stdout)}
-    assert rows["leveldb"]["missing"]
-    assert rows["leveldb"]["install"] == "pip install plyvel"
-
-
 @pytest.mark.parametrize("backends", ["1", '"png", 1', '["png"]'])
 def test_backends_that_are_no_names_are_refused_with_their_line(
     cli: Cli, tmp_path: Path, without_plyvel: dict[str, str], backends: str
