@@ -104,7 +104,6 @@ def _container(cell: CellSummary) -> str:
 DRAWN: dict[str, Callable[[], Axes]] = {
     "results": results,
     "codecs": lambda: storebench.plot_codecs(_of("codecs").query(PHOTOGRAPHS)),
-    "codecs-cifar10": lambda: storebench.plot_codecs(_of("codecs").query(f"dataset == 'cifar10' and {WARM}")),
     "roofline": lambda: storebench.plot_roofline(_of("roofline")),
     "gpu": gpu,
     "peers": peers,
