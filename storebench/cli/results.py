@@ -46,6 +46,9 @@ def report(
             min=0, help="Price of a million requests: tables of object stores say what a million images cost."
         ),
     ] = None,
+    plots: Annotated[
+        bool, typer.Option("--plots", help="Write each plot of the page as an SVG and a PNG file as well.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Write tables, plots and a page from results.
@@ -66,7 +69,12 @@ def report(
 
         writes_into(out)
         written = write_report(
-            results, out, allow_invalid=allow_invalid, accelerators=named, request_price=request_price
+            results,
+            out,
+            allow_invalid=allow_invalid,
+            accelerators=named,
+            request_price=request_price,
+            plots=plots,
         )
         if as_json:
             put_json(as_dict(written))

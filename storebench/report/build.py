@@ -31,16 +31,17 @@ def write_report(
     allow_invalid: bool = False,
     accelerators: Sequence[Accelerator] = (),
     request_price: float | None = None,
+    plots: bool = False,
 ) -> Report:
     """Write the report of `results` into the folder `out`: all of its files, or none.
 
-    Where one cannot be written, a report that was there stays as it was. Other files in `out` always do. Raises
+    With `plots`, each plot of the page is an SVG and a PNG file as well. Where one cannot be written, a report that was there stays as it was. Other files in `out` always do. Raises
     DataNotFoundError without whole records, IntegrityError if the results do not validate and `allow_invalid` is not
     set, DiskFullError or OutputError if a file cannot be written.
     """
     records, findings = validated(results, allow_invalid=allow_invalid)
     content = content_of(records, findings, accelerators, request_price)
-    made = dict(_made(content))
+    made = dict(_made(content, plots=plots))
     try:
         return Report(content=content, files=tuple(write_all(out, made)))
     except OSError as error:
@@ -53,18 +54,18 @@ def summarise_results(results: RunFolders, accelerators: Sequence[Accelerator] =
     return content_of(records, [*findings, *validate_records(records)], accelerators)
 
 
-def _made(content: Content) -> Iterator[tuple[str, str | bytes]]:
+def _made(content: Content, *, plots: bool) -> Iterator[tuple[str, str | bytes]]:
     """Yield the name and the content of every file, the page first."""
     drawn = {plot.name: plot.draw() for section in content.sections for plot in section.plots}
     images = {name: saved(ax, "svg") for name, ax in drawn.items()}
     yield "report.html", html(content, images)
-    yield "report.md", markdown(content)
+    yield "report.md", markdown(content, plots=plots)
     for section in content.sections:
         kinds: dict[str, list[Table]] = {}
         for table in (*section.tables, *section.io, *section.more):
             kinds.setdefault(table.kind, []).append(table)
         for kind, tables in kinds.items():
             yield f"{kind}-{section.slug}.csv", to_csv(tables)
-    for name, ax in drawn.items():
+    for name, ax in drawn.items() if plots else ():
         yield f"{name}.svg", images[name]
         yield f"{name}.png", saved(ax, "png")

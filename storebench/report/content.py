@@ -226,7 +226,7 @@ def _section(
     compared = _codecs(listed)
     more += [codec_table(compared)] if compared else []
     slug = dataset_slug(cells[0])
-    plots = list(_plots(cells, listed, roofs, accelerators))
+    plots = list(_plots(cells, listed, roofs, accelerators, leads=leads))
     if compared:
         plots.append(_plot("codecs", codecs.QUESTION, codecs.plot_codecs, [c.cell for c in compared]))
     named = [dataclasses.replace(plot, name=f"{plot.name}-{slug}") for plot in plots]
@@ -255,6 +255,8 @@ def _plots(
     listed: Sequence[Panel],
     roofs: Sequence[Roofline],
     accelerators: Sequence[Accelerator],
+    *,
+    leads: bool,
 ) -> Iterator[Plot]:
     """Yield the plots that the cells of one dataset can make, the most telling one first."""
     if listed:
@@ -285,7 +287,7 @@ def _plots(
         for cell in (listed[0].measured if listed else ())
         if cell.usable and cell.usable[0]["steps_path"]
     ][:MOST_LINES]
-    if chosen:
+    if chosen and leads:
         yield from _step_plots(chosen)
 
 

@@ -141,6 +141,6 @@ def html(content: Content, images: Mapping[str, bytes]) -> str:
     )
 
 
-def markdown(content: Content) -> str:
-    """Return the report for a pull request or a wiki; plots are linked as the PNG files beside it."""
-    return templates("md").get_template("report.md.j2").render(**_context(content))
+def markdown(content: Content, *, plots: bool) -> str:
+    """Return the report for a pull request or a wiki, with links to the PNG files of `plots` beside it."""
+    return templates("md").get_template("report.md.j2").render(**_context(content), plots=plots)

@@ -35,7 +35,7 @@ def planted(backend: str, wait_ms: float) -> Record:
 
 def reported(folder: Path, codecs: list[str]) -> Path:
     run = write_run(folder / "run", [planted(f"lmdb{codec}", WAITS_MS[codec]) for codec in codecs])
-    write_report(run, folder / "report", allow_invalid=True)
+    write_report(run, folder / "report", allow_invalid=True, plots=True)
     return folder / "report"
 
 

@@ -47,7 +47,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def report(run: Path) -> Path:
     out = run.parent / "report"
-    write_report(run, out, allow_invalid=True)
+    write_report(run, out, allow_invalid=True, plots=True)
     return out
 
 
