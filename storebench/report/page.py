@@ -141,6 +141,6 @@ def html(content: Content, images: Mapping[str, bytes]) -> str:
     )
 
 
-def markdown(content: Content, *, plots: bool) -> str:
+def markdown(content: Content, *, plots: bool = False) -> str:
     """Return the report for a pull request or a wiki, with links to the PNG files of `plots` beside it."""
     return templates("md").get_template("report.md.j2").render(**_context(content), plots=plots)
