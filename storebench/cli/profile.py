@@ -40,9 +40,7 @@ def profile(
             " loop without loading?",
         ),
     ] = False,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder for all figures and the timeline.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for a file of all figures.")] = None,
 ) -> None:
     """Run a training script, and name what limits it.
 

@@ -51,17 +51,8 @@ def report(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write tables, plots and a page from results.
-
-    Of a folder that 'profile' wrote, it shows the verdict again.
-    """
+    """Write tables, plots and a page from results."""
     with exit_codes():
-        from storebench.profiling.folder import read_profile
-
-        profile = read_profile(results[0])
-        if profile is not None:
-            put_json(profile) if as_json else put(*profile["text"].splitlines())
-            return
         from storebench.accelerators import find_accelerator
 
         named = [find_accelerator(name) for name in accelerators or ()]
@@ -234,15 +225,10 @@ def trace(
     side. Beside the spans of each step it holds the payload, the bytes that the device delivered, read calls and faults.
     """
     with exit_codes():
-        from storebench.profiling.folder import TRACE_NAME, read_profile
         from storebench.record.lines import read_records
         from storebench.report.trace import choose_record, trace_events
         from storebench.system.whole_files import write_whole
 
-        if read_profile(run) is not None:
-            write_whole(out, (run / TRACE_NAME).read_text(encoding="utf-8"))
-            put(str(out))
-            return
         records = read_records(run)
         names: list[str | None] = list(dict.fromkeys(cell)) if cell else [None]
         chosen = [choose_record(records, name, replicate=replicate, epoch=epoch) for name in names]

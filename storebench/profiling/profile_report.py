@@ -152,8 +152,6 @@ class ProfileReport:
     )
     slow: SlowSamples | None = None
     cached_s: float | None = None  # the loop of a step whose batch is served from memory
-    cuda_s: float | None = None  # work of the device per step
-    cuda_idle_s: float | None = None  # of the device before it
     workers: int = 0
     cores: int = 0
     batch_size: int | None = None
@@ -180,12 +178,6 @@ class ProfileReport:
     def step_s(self) -> float:
         """Seconds per step."""
         return self.wait_s + self.loop_s + self.elsewhere_s
-
-    @property
-    def least_step_s(self) -> float:
-        """Seconds per step if batches came from memory; 0 if neither such steps nor a device were timed."""
-        idle_s = self.step_s if self.cuda_idle_s is None else self.cuda_idle_s
-        return self.step_s - idle_s if self.cached_s is None else self.cached_s
 
     @property
     def remedy(self) -> str:
@@ -218,8 +210,6 @@ class ProfileReport:
             "loop": self.loop_s,
             "other loaders": self.elsewhere_s or None,
             "with cached batches": self.cached_s,
-            "CUDA busy": self.cuda_s,
-            "CUDA idle": self.cuda_idle_s,
         }
         if self.total_s:
             yield _times(f"per step, of {self.steps:,}", steps_s)

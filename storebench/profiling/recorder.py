@@ -5,7 +5,6 @@ import contextlib
 import copy
 import itertools
 import os
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -42,34 +41,6 @@ class LoopStep:
     elsewhere_ns: int = 0  # of the loop's thread, in requests to other loaders that are watched
     delayed_ns: int = 0  # as in the wait
     cpu_ns: int = 0  # of this process, wait and loop
-    cuda_idle_ns: int | None = None  # of the device, before the work of this step
-    cuda_ns: int | None = None  # of its work, copies included
-
-
-class _CudaClock(Guard):
-    """Time a CUDA device, once the program uses one, by events around the loop of each step; nothing waits for it."""
-
-    def __init__(self) -> None:
-        self._events: collections.deque[tuple[LoopStep, bool, Any]] = collections.deque()
-
-    @guarded
-    def mark(self, step: LoopStep, *, begins: bool) -> None:
-        if not begins and not self._events:
-            return
-        torch = sys.modules.get("torch")
-        if torch is None or not torch.cuda.is_initialized():
-            return
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        self._events.append((step, begins, event))
-        while len(self._events) > 1 and self._events[1][2].query():
-            before = self._events.popleft()[2]
-            step, begins, after = self._events[0]
-            ns = int(1e6 * before.elapsed_time(after))
-            if begins:
-                step.cuda_idle_ns = ns
-            else:
-                step.cuda_ns = ns
 
 
 class _Asking(threading.local):
@@ -114,7 +85,6 @@ class Recorder(Guard):
         self._made: BatchTimes | None = None
         self._cached: collections.deque[Any] = collections.deque(maxlen=_CACHED_BATCHES)
         self._replay: Iterator[Any] | None = None
-        self._cuda = _CudaClock()
         self._others: OtherWork | None = None
 
     def attach(self, loader: Any) -> None:
@@ -219,7 +189,6 @@ class Recorder(Guard):
         step.loop_ns = now.ns - self._given.ns - step.elsewhere_ns
         step.cpu_ns = now.cpu_ns - self._asked.cpu_ns - (asking.cpu_ns - self._inside[1])
         step.delayed_ns = now.delayed_ns - self._given.delayed_ns
-        self._cuda.mark(step, begins=False)
 
     @guarded
     def made(self, made: BatchTimes) -> None:
@@ -248,7 +217,6 @@ class Recorder(Guard):
             ready=self._ready,
             made=self._made,
         )
-        self._cuda.mark(self._open, begins=True)
         if self._replay is not None:
             self.replayed.append(self._open)
         else:

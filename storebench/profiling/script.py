@@ -3,6 +3,7 @@
 import atexit
 import builtins
 import concurrent.futures.process  # noqa: F401 - cannot be imported when the main thread has ended
+import dataclasses
 import fcntl
 import importlib.abc
 import importlib.machinery
@@ -19,13 +20,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from storebench.profiling.folder import write_profile
+from storebench.profiling.folder import PROFILE_NAME
 from storebench.profiling.guard import Guard, say
 from storebench.profiling.loops import loops
 from storebench.profiling.profile_report import Bound, ProfileReport
 from storebench.profiling.recorder import Recorder
 from storebench.profiling.stacks import PROFILER
 from storebench.profiling.verdict import LEAST_GAIN
+from storebench.system.whole_files import write_whole
 
 _NOTHING_SEEN = (
     "storebench profile: this process iterated no torch DataLoader; those that it started other than by fork were not"
@@ -73,7 +75,9 @@ class _End:
         else:
             say(str(report))
         if out is not None:
-            write_profile(Path(out), recorder, report)
+            Path(out).mkdir(parents=True, exist_ok=True)
+            facts = {**dataclasses.asdict(report), "bound": str(report.bound), "text": str(report)}
+            write_whole(Path(out, PROFILE_NAME), json.dumps(facts, indent=1))
 
     def precede(self) -> None:
         """Have the verdict written before `os._exit`, and before SIGTERM, as `timeout` sends it."""

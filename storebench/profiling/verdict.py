@@ -206,8 +206,6 @@ def _evidence(recorder: Recorder, steps: _Steps) -> ProfileReport:
         first_epoch=steps.first_epoch,
         # The first of them waits for the end of the loader.
         cached_s=mean_s(step.loop_ns for step in recorder.replayed[1:]) or None,
-        cuda_s=mean(step.cuda_ns and step.cuda_ns * SECOND for step in even),
-        cuda_idle_s=mean(step.cuda_idle_ns and step.cuda_idle_ns * SECOND for step in even),
         workers=recorder.workers,
         cores=recorder.cores,
         batch_size=recorder.batch_size,
@@ -278,7 +276,7 @@ class _Case:
         return mean_s / max(mean_s - saved_s, NEARLY_NONE)
 
     def gain_with(self, costs: Costs) -> float:
-        return self.gain(max(0.0, self.report.step_s - max(costs.step_s, self.report.least_step_s)))
+        return self.gain(max(0.0, self.report.step_s - max(costs.step_s, (self.report.cached_s or 0.0))))
 
     def without(self, *parts: Bound, share: float = 0.0) -> float:
         """Return the gain if only a share of some parts were left."""
@@ -289,7 +287,7 @@ class _Case:
         """The seconds per step that other numbers of workers are predicted to take."""
         counts = range(1, max(self.costs.workers, self.report.cores) + 1)
         steps_s = {count: dataclasses.replace(self.costs, workers=count).step_s for count in counts}
-        return {count: max(step_s, self.report.least_step_s) for count, step_s in steps_s.items()}
+        return {count: max(step_s, (self.report.cached_s or 0.0)) for count, step_s in steps_s.items()}
 
     @cached_property
     def needed(self) -> int:

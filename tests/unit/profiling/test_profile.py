@@ -241,34 +241,6 @@ def test_the_work_of_other_programs_is_seen() -> None:
     assert report.disturbed in str(report)
 
 
-class Event:
-    """An event of a device that has no queue."""
-
-    def __init__(self, **_: Any) -> None:
-        self.now = 0.0
-
-    def record(self) -> None:
-        self.now = time.perf_counter()
-
-    def query(self) -> bool:
-        return True
-
-    def elapsed_time(self, other: "Event") -> float:
-        return 1e3 * (other.now - self.now)
-
-
-def test_a_device_is_timed_by_events(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    profiled = storebench.profile(DataLoader(Squares(40, sleep_s=0.005), batch_size=4), show=False)
-    for _ in profiled:
-        time.sleep(0.01)
-    report = profiled.report()
-    assert report.cuda_s == pytest.approx(report.loop_s, rel=0.1)
-    assert report.cuda_idle_s == pytest.approx(report.wait_s, rel=0.1)
-    assert report.least_step_s == pytest.approx(report.loop_s, rel=0.1)
-
-
 @pytest.mark.quiet
 @pytest.mark.parametrize("workers", [0, 1])
 def test_times_are_those_of_the_loop(workers: int) -> None:
