@@ -17,11 +17,13 @@ from storebench.codecs import get_codec
 from storebench.datasets.base import DatasetInfo, Image, Origin, Provenance
 from storebench.formats.base import Batch, Format, Indices, Reader
 from storebench.formats.registry import get_format
+from storebench.formats.windows import Windows
 from storebench.record.manifest import Manifest, StoreSpec
 from storebench.settings.words import Split
 
 COUNT = 67
 SHAPE = (40, 32, 3)
+WINDOW = (23, 19)
 CLASS_NAMES = ("cat", "dog & puppy", "dog/puppy", "..")
 
 
@@ -140,6 +142,23 @@ def read_pixels(reader: Reader, indices: Sequence[int]) -> Batch:
     out = np.zeros((len(wanted), *shape), dtype=np.uint8)
     reader.fetch_into(wanted, out)
     return out
+
+
+def some_windows(count: int, seed: int = 0) -> Windows:
+    """Return windows of the size `WINDOW` into images of `SHAPE`, half of them mirrored."""
+    height, width = WINDOW
+    rng = np.random.default_rng(seed)
+    places = rng.integers(0, (SHAPE[0] - height + 1, SHAPE[1] - width + 1, 2), (count, 3))
+    return Windows(places=places, height=height, width=width)
+
+
+def sliced(images: Batch, windows: Windows) -> Batch:
+    """Return the windows of images, uint8 [n, h, w, C], by plain slices."""
+    cut = []
+    for image, (top, left, mirrored) in zip(images, windows.places.tolist(), strict=True):
+        window = image[top : top + windows.height, left : left + windows.width]
+        cut.append(window[:, ::-1] if mirrored else window)
+    return np.stack(cut)
 
 
 def read_digest(format_name: str, reader_name: str, store: Path, seed: int) -> str:

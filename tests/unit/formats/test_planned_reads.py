@@ -24,8 +24,7 @@ from storebench.formats.registry import get_format
 from storebench.formats.windows import Windows
 from storebench.probes.page_cache import PAGE_BYTES, evict, resident
 from storebench.system.kernel import load_kernel
-from storebench.testing.stores import SmallStore, build_small_store
-from storebench.testing.windows import sliced
+from storebench.testing.stores import SmallStore, build_small_store, sliced
 from tests.support.thinning import examples
 
 needs_kernel = pytest.mark.skipif(load_kernel() is None, reason="there is no C compiler")

@@ -16,8 +16,7 @@ from storebench.formats.memory.format import MemoryNativeReader, MemoryPythonRea
 from storebench.formats.registry import get_format
 from storebench.formats.windows import Windows
 from storebench.system.kernel import load_kernel
-from storebench.testing.stores import build_small_store
-from storebench.testing.windows import sliced
+from storebench.testing.stores import build_small_store, sliced
 
 needs_kernel = pytest.mark.skipif(load_kernel() is None, reason="there is no C compiler")
 
