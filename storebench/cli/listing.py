@@ -245,7 +245,7 @@ def fetch(
 
 def _fetch_one(name: str, to: Path | None) -> None:
     from storebench.datasets.catalog import DEFAULT_ROOT, find_files, needed_files
-    from storebench.datasets.download import ALTERNATIVES
+    from storebench.datasets.download import FILES
     from storebench.datasets.download import fetch as fetch_files
 
     folder = (to or DEFAULT_ROOT) / name
@@ -258,7 +258,7 @@ def _fetch_one(name: str, to: Path | None) -> None:
         files = None  # a damaged file is fetched again
     if files is not None:
         say(f"{name}: already in {files.where}")
-    elif name in ALTERNATIVES:
+    elif name in FILES:
         paths = fetch_files(name, folder, lambda title: progress(title, "bytes"))
         say(f"{name}: {', '.join(path.name for path in paths)} in {folder}")
     else:

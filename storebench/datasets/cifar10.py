@@ -32,15 +32,6 @@ Records = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]
 """Planar images, uint8 [n, 3, 32, 32], and labels, int64 [n]."""
 
 
-@dataclass(frozen=True)
-class Layout:
-    name: str
-    folder: str
-    archive: str
-    suffix: str
-    parse: Callable[[bytes, str], Records]
-
-
 def parse_binary(raw: bytes, where: str) -> Records:
     if not raw or len(raw) % RECORD_BYTES:
         raise _damaged(f"its size, {len(raw):,} bytes, is not a multiple of {RECORD_BYTES:,}", where=where)
@@ -51,20 +42,15 @@ def parse_binary(raw: bytes, where: str) -> Records:
 def parse_python(raw: bytes, where: str) -> Records:
     try:
         loaded = dict(unpickled(raw))
-    except (pickle.UnpicklingError, TypeError, ValueError) as error:
+        batch = {
+            str(key, "latin-1") if isinstance(key, bytes) else key: value for key, value in loaded.items()
+        }
+        pixels, labels = batch["data"], np.asarray(batch["labels"])
+        if pixels.dtype != np.uint8 or pixels.shape != (len(labels), RECORD_BYTES - 1) or not len(labels):
+            raise ValueError(f"{len(labels)} labels for {pixels.dtype} {pixels.shape} pixels")  # noqa: TRY301
+    except (pickle.UnpicklingError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise _damaged(f"not a pickle of CIFAR-10 data ({error})", where=where) from error
-    batch = {key.decode("latin-1") if isinstance(key, bytes) else key: value for key, value in loaded.items()}
-    pixels, labels = batch.get("data"), batch.get("labels")
-    labels = list(labels) if isinstance(labels, bytes | bytearray) else labels
-    if not isinstance(pixels, np.ndarray) or pixels.ndim != 2 or pixels.shape[1] != 3072 or not len(pixels):
-        raise _damaged("does not hold N x 3,072 bytes of pixels", where=where)
-    if pixels.dtype != np.uint8:
-        raise _damaged(f"its pixels are {pixels.dtype}, not uint8", where=where)
-    try:
-        classes = np.asarray(labels).reshape(len(pixels))
-    except ValueError as error:  # another number of labels, or lists of several lengths
-        raise _damaged(f"does not hold {len(pixels)} labels", where=where) from error
-    return pixels.reshape(-1, 3, 32, 32), _checked_labels(classes, where)
+    return pixels.reshape(-1, 3, 32, 32), _checked_labels(labels, where)
 
 
 def _checked_labels(labels: npt.NDArray[Any], where: str) -> npt.NDArray[np.int64]:
@@ -73,21 +59,22 @@ def _checked_labels(labels: npt.NDArray[Any], where: str) -> npt.NDArray[np.int6
     return labels.astype(np.int64)
 
 
-LAYOUTS = (
-    Layout("binary", "cifar-10-batches-bin", "cifar-10-binary.tar.gz", ".bin", parse_binary),
-    Layout("python", "cifar-10-batches-py", "cifar-10-python.tar.gz", "", parse_python),
-)
+# Layout: its folder, the ending of its batches, and their parser.
+_LAYOUTS: dict[str, tuple[str, str, Callable[[bytes, str], Records]]] = {
+    "binary": ("cifar-10-batches-bin", ".bin", parse_binary),
+    "python": ("cifar-10-batches-py", "", parse_python),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayoutSource:
     """The place of one layout: a folder of batches, or an archive."""
 
-    layout: Layout
+    layout: str
     path: Path
 
     def names(self, split: Split) -> list[str]:
-        return [batch + self.layout.suffix for batch in _BATCHES[split]]
+        return [batch + _LAYOUTS[self.layout][1] for batch in _BATCHES[split]]
 
     def batches(self, split: Split) -> int:
         """Return how many batches of a split are here; an archive has all."""
@@ -96,17 +83,13 @@ class LayoutSource:
 
 
 def find(root: Path) -> list[LayoutSource]:
-    """Return every source of CIFAR-10 below the data folder `root`, folders before archives."""
+    """Return a source of CIFAR-10 below the data folder `root` for each layout, folders before archives."""
     sources = []
-    for layout in LAYOUTS:
-        parents = (root / "cifar10", root)
-        folders = [
-            LayoutSource(layout=layout, path=path)
-            for path in (*(parent / layout.folder for parent in parents), *parents)
-        ]
-        found = [folder for folder in folders if any(map(folder.batches, _BATCHES))]
-        archives = [LayoutSource(layout=layout, path=parent / layout.archive) for parent in parents]
-        sources += (found or [archive for archive in archives if archive.path.is_file()])[:1]
+    parents = (root / "cifar10", root)
+    for layout, (folder, *_) in _LAYOUTS.items():
+        below = [parent / name for name in (folder, f"cifar-10-{layout}.tar.gz") for parent in parents]
+        places = [LayoutSource(layout=layout, path=path) for path in (*below[:2], *parents, *below[2:])]
+        sources += [place for place in places if any(map(place.batches, _BATCHES))][:1]
     return sources
 
 
@@ -118,8 +101,9 @@ def open_cifar10(sources: list[LayoutSource], split: Split, *_: object) -> Datas
 
 def _load(source: LayoutSource, split: Split) -> Arrays:
     names, archived = source.names(split), source.path.is_file()
+    folder, _, parse = _LAYOUTS[source.layout]
     if archived:
-        raw = _read_archive(source.path, source.layout.folder, names)
+        raw = _read_archive(source.path, folder, names)
     else:
         raw = {name: read_file(source.path / name) for name in names if (source.path / name).is_file()}
     if not raw:
@@ -128,7 +112,7 @@ def _load(source: LayoutSource, split: Split) -> Arrays:
             where=source.path,
             hint="Put its batches there or run: storebench data fetch cifar10.",
         )
-    batches = [source.layout.parse(raw[name], f"{source.path}/{name}") for name in names if name in raw]
+    batches = [parse(raw[name], f"{source.path}/{name}") for name in names if name in raw]
     planar = np.concatenate([images for images, _ in batches])
     return Arrays(
         images=planar.transpose(0, 2, 3, 1),
@@ -136,7 +120,7 @@ def _load(source: LayoutSource, split: Split) -> Arrays:
         class_names=CLASS_NAMES,
         provenance=Provenance(
             origin=Origin.REAL,
-            source=f"CIFAR-10 {source.layout.name} {'archive' if archived else 'batches'}",
+            source=f"CIFAR-10 {source.layout} {'archive' if archived else 'batches'}",
             note=f"{len(raw)} of {len(names)} batches present" if len(raw) < len(names) else "",
         ),
     )

@@ -58,27 +58,12 @@ _CIFAR10_BINARY = RemoteFile(
     size=170_052_171,
     sha256="c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
 )
-_CIFAR10_PYTHON = RemoteFile(
-    name="cifar-10-python.tar.gz",
-    urls=(
-        "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
-        "https://storage.googleapis.com/tensorflow/tf-keras-datasets/cifar-10-python.tar.gz",
-    ),
-    size=170_498_071,
-    sha256="6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
-)
-
-ALTERNATIVES = {"mnist": (MNIST,), "cifar10": ((_CIFAR10_BINARY,), (_CIFAR10_PYTHON,))}
-"""For each dataset, alternative sets of files, each of which is the complete dataset; the preferred one first."""
+FILES = {"mnist": MNIST, "cifar10": (_CIFAR10_BINARY,)}
 
 
 def fetch(name: str, folder: Path, progress: Progress = silent) -> list[Path]:
     """Fetch the files of a dataset into a folder, as far as they are not there, and return their paths."""
-    *others, last = ALTERNATIVES[name]
-    for files in others:
-        with contextlib.suppress(DataNotFoundError, CorruptDataError):
-            return [fetch_file(file, folder, progress) for file in files]
-    return [fetch_file(file, folder, progress) for file in last]
+    return [fetch_file(file, folder, progress) for file in FILES[name]]
 
 
 def fetch_file(remote: RemoteFile, folder: Path, progress: Progress = silent) -> Path:
@@ -124,22 +109,11 @@ def _copy(response: BinaryIO, out: BinaryIO, remote: RemoteFile, progress: Progr
     if done != remote.size:
         raise CorruptDataError(f"{done:,} of {remote.size:,} bytes")
     if digest.hexdigest() != remote.sha256:
-        raise CorruptDataError(_OTHER)
+        raise CorruptDataError("its SHA-256 is not the published one")
 
 
-_OTHER = "its SHA-256 is not the published one"
-
-
-def _failure(
-    remote: RemoteFile, folder: Path, reasons: Mapping[str, str]
-) -> DataNotFoundError | CorruptDataError:
+def _failure(remote: RemoteFile, folder: Path, reasons: Mapping[str, str]) -> DataNotFoundError:
     why = "; ".join(f"{host}: {reason}" for host, reason in reasons.items())
-    if _OTHER in reasons.values():
-        return CorruptDataError(
-            f"the mirrors serve another file ({why})",
-            where=remote.name,
-            hint="Try again later, or get it from elsewhere by hand.",
-        )
     return DataNotFoundError(
         f"{remote.name} cannot be fetched ({why})",
         hint=f"Run this again with a network, or put {remote.name} into {folder} by hand.",

@@ -139,21 +139,19 @@ def _existing(target: Path, dataset: Dataset, options: BuildOptions) -> Store | 
 
 
 def _change(stored: DatasetInfo, wanted: DatasetInfo) -> str:
-    """Return words for the differences between the requested samples and those of a store."""
-    sides = [
-        (
-            f"unreadable files left out: {info.provenance.skipped_files:,}",
-            f"samples: {info.count:,}",
-            f"images: {'x'.join(map(str, info.image_shape))}",
-            f"classes: {info.num_classes:,}",
-            f"origin: {info.provenance.origin}",
-        )
+    """Return words for the first difference between the samples of a store and those that are wanted."""
+    old, new = (
+        {
+            "unreadable files left out": info.provenance.skipped_files,
+            "samples": info.count,
+            "images": "x".join(map(str, info.image_shape)),
+            "classes": info.num_classes,
+            "origin": info.provenance.origin.value,
+        }
         for info in (stored, wanted)
-    ]
-    changes = [f"{old}, now {new.partition(': ')[2]}" for old, new in zip(*sides, strict=True) if old != new]
-    if stored.class_names != wanted.class_names and stored.num_classes == wanted.num_classes:
-        changes.append("other classes")
-    return "; ".join(changes) or "the files or their conversion have changed since it was built"
+    )
+    changes = (f"{name}: {old[name]}, now {new[name]}" for name in old if old[name] != new[name])
+    return next(changes, "the files or their conversion have changed since it was built")
 
 
 def _build(dataset: Dataset, backend: Backend, target: Path, options: BuildOptions) -> Store:

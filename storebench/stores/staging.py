@@ -1,22 +1,17 @@
 """Build a folder out of sight and publish it at once, or leave no trace."""
 
 import contextlib
-import errno
 import fcntl
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from storebench.errors import OutputError, StorebenchError, from_os_error
-from storebench.filesystem import mounts_in, sync
-from storebench.system.libc import LIBC
+from storebench.errors import StorebenchError, from_os_error
+from storebench.filesystem import sync
 from storebench.system.progress import Say, mute
 from storebench.system.scratch import is_at, scratch_folder
 from storebench.system.whole_files import made_folder
-
-_AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # linux/fcntl.h and linux/fs.h
 
 
 @contextmanager
@@ -52,8 +47,6 @@ def _locked(folder: Path, say: Say) -> int:
 @contextmanager
 def new_folder(target: Path, *last: str) -> Iterator[Path]:
     """Make an empty folder beside `target`; when the block ends, sync its `last` files and put it in the place of `target`."""
-    if f"{os.path.realpath(target.parent)}/{target.name}" in mounts_in(target.parent):
-        raise OutputError("a file system is mounted there", where=target, hint="Mount it at a folder above.")
     with scratch_folder("unfinished", target.parent) as work:
         folder = work / target.name
         try:
@@ -62,10 +55,10 @@ def new_folder(target: Path, *last: str) -> Iterator[Path]:
             for name in last:
                 sync(folder / name)
             sync(folder)
-            if not os.path.lexists(target):
+            if os.path.lexists(target):
+                _replaced(target, folder, work / "earlier")  # which is removed with `work`
+            else:
                 folder.rename(target)
-            elif not _exchanged(folder, target):  # an earlier one is removed with `work`
-                _replaced(target, folder, work / "earlier")
             sync(target.parent)
         except OSError as error:
             raise from_os_error(error, target) from error
@@ -79,21 +72,9 @@ def new_folder(target: Path, *last: str) -> Iterator[Path]:
 def _replaced(target: Path, new: Path, earlier: Path) -> None:
     """Rename `target` to `earlier`, and `new` to `target`."""
     try:
-        try:
-            target.rename(earlier)
-        except OSError as error:
-            if error.errno != errno.EXDEV:
-                raise
-            shutil.rmtree(target)  # an overlay renames no folder of its lower layers
+        target.rename(earlier)
         new.rename(target)
     except BaseException:
         with contextlib.suppress(OSError):  # `target` is there, the old or the new one
             earlier.rename(target)
         raise
-
-
-def _exchanged(one: Path, other: Path) -> bool:
-    """Exchange the names of two folders in one step, and return whether the file system can."""
-    names = os.fsencode(one), os.fsencode(other)
-    exchange = getattr(LIBC, "renameat2", None)
-    return exchange is not None and not exchange(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE)

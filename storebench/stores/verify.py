@@ -142,10 +142,6 @@ def _first_error(
             return CorruptStoreError(what, where=locate(index), hint=CONVERT_AGAIN)
         written = table[index].tobytes()
         if sample_digest(pixels, label) != written:
-            part = "bytes" if any_size(manifest.codec) else "pixels"
-            what = f"sample {index} has different {part} from those written"
-            for other in range(manifest.dataset.num_classes):
-                if sample_digest(pixels, other) == written:
-                    what = f"sample {index} has label {label}, but was written with label {other}"
+            what = f"sample {index} is not as written: its content or its label, {label}, has changed"
             return DigestMismatchError(what, where=locate(index), hint=CONVERT_AGAIN)
     return None

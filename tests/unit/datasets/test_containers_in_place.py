@@ -19,7 +19,7 @@ from storebench.stores.convert import ensure_store
 from storebench.stores.find import Store
 from tests.support.container_files import WRITERS, Sample, write_tar
 from tests.support.dataset_files import pixels
-from tests.support.photo_folders import photo_file, write_photos
+from tests.support.photo_folders import photo_file
 
 Cli = Callable[..., Any]
 COUNT, MANY = 30, 120
@@ -98,23 +98,6 @@ def test_a_stream_goes_on_with_the_next_pass(
         assert "batches outside of the native order" not in reader.notes()
 
 
-def test_a_tar_stream_leaves_out_samples_without_an_image(tmp_path: Path) -> None:
-    pytest.importorskip("webdataset")
-    members = {
-        "a.cls": b"1",
-        "b.JPG": SAMPLES[0][0],
-        "b.cls": b"1",
-        "c.txt": b"",
-        "d.jpg": SAMPLES[1][0],
-        "d.cls": b"0",
-    }
-    spec = DatasetSpec(name=f"container:{write_tar(tmp_path / 'a.tar', members)}")
-    store = ensure_store(spec, parse_backend("container"), tmp_path / "stores")
-    with open_reader(store.path, "stream") as reader:
-        reader.plan([np.array([0, 1])])
-        assert served(reader, [0, 1]) == [(SAMPLES[0][0], 1), (SAMPLES[1][0], 0)]
-
-
 def test_raw_pixels_are_read_where_they_are(cli: Cli, tmp_path: Path) -> None:
     images = pixels(9, 20, 30, 3)
     with h5py.File(tmp_path / "a.h5", "w") as file:
@@ -125,17 +108,6 @@ def test_raw_pixels_are_read_where_they_are(cli: Cli, tmp_path: Path) -> None:
     grown = cli("convert", "container+raw", "--dataset", "a.h5", "--size", "20")
     assert grown.returncode == 2
     assert "samples that are derived from others are in no container" in grown.stderr
-
-
-def test_other_files_are_other_samples(tmp_path: Path) -> None:
-    placed("tar", tmp_path)
-    swapped = [SAMPLES[1], SAMPLES[0], *SAMPLES[2:]]
-    text = WRITERS["tar"](tmp_path / "data", swapped)
-    store = ensure_store(
-        DatasetSpec(name=f"container:{text}"), parse_backend("container"), tmp_path / "stores"
-    )
-    with open_reader(store.path) as reader:
-        assert served(reader, [0, 1]) == swapped[:2]
 
 
 def test_another_codec_than_that_of_the_container_is_refused(cli: Cli, tmp_path: Path) -> None:
@@ -150,12 +122,6 @@ def test_a_part_that_no_stream_serves_is_refused_at_once(option: list[str], cli:
     done = cli("run", "lmdb+original", "container:stream", "--dataset", text, *option, "--stores", "stores")
     assert done.returncode == 2, done.stderr
     assert not (tmp_path / "stores").exists()
-
-
-def test_a_folder_of_images_is_no_container(cli: Cli, tmp_path: Path) -> None:
-    done = cli("convert", "container", "--dataset", str(write_photos(tmp_path / "photos")))
-    assert done.returncode == 2
-    assert "is no container" in done.stderr
 
 
 def test_a_spread_part_is_no_stream(tmp_path: Path) -> None:

@@ -132,16 +132,6 @@ def test_a_layout_of_unclear_meaning_is_refused(name: str, tmp_path: Path) -> No
         open_at(tmp_path / name if name.endswith("/") else tmp_path)
 
 
-def test_a_folder_has_no_stand_in(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no synthetic stand-in"):
-        open_at(tmp_path, synthetic=True)
-
-
-def test_a_limit_reaches_every_class(tmp_path: Path) -> None:
-    lay_out(tmp_path, "a/1.jpg a/2.jpg a/3.jpg b/1.jpg b/2.jpg b/3.jpg c/1.jpg c/2.jpg c/3.jpg")
-    assert labels(open_at(tmp_path, limit=3)) == [0, 1, 2]
-
-
 def _cut(path: Path) -> None:
     path.write_bytes(image_file()[:200])
 
@@ -368,13 +358,3 @@ def test_a_path_is_a_folder_unless_a_dataset_has_its_name(cli: Callable[..., Any
     assert "the dataset of that name; write folder:mnist for the folder" in known.stderr
     assert cli(*asked, "./nowhere").returncode == 2
     assert cli(*asked, "mnits").returncode == 2
-
-
-def test_a_network_that_crops_more_than_the_images_have_is_refused(
-    cli: Callable[..., Any], tmp_path: Path
-) -> None:
-    lay_out(tmp_path, "photos/a/1.jpg photos/a/2.jpg")
-    done = cli("run", "lmdb", "--dataset", "photos/", "--model", "caffenet", "--out", "run")
-    assert done.returncode == 2
-    assert "caffenet needs images of 227 x 227, and these are" in done.stderr
-    assert not (tmp_path / "run" / "records.jsonl").exists()

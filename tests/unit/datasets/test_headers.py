@@ -38,10 +38,6 @@ def test_kind_and_size_are_those_that_pillow_finds(kind: str, mode: str, suffix:
     assert suffix_of(content) == suffix.lower().replace(".jpeg", ".jpg")
 
 
-def test_the_thumbnail_of_a_photograph_is_not_its_size() -> None:
-    assert (read_header(JPEG).width, read_header(JPEG).height) == SIZE
-
-
 @pytest.mark.parametrize("content", [JPEG, PNG], ids=["jpeg", "png"])
 def test_every_truncated_file_is_refused(content: bytes) -> None:
     for length in range(len(content) - 8):
@@ -64,11 +60,6 @@ def test_a_decompression_bomb_is_refused_by_its_size() -> None:
     assert check_file(bomb(9000)).width == 9000
     with pytest.raises(CorruptDataError, match="an image of 30,000 x 30,000 pixels, more than"):
         check_file(bomb(30_000))
-
-
-def test_an_image_without_pixels_is_refused() -> None:
-    with pytest.raises(CorruptDataError, match="a PNG of 0 x 0 pixels"):
-        check_file(bomb(0))
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """MNIST's IDX files: read exactly, and refused when they are not what they say."""
 
 import gzip
-import pickle
 from pathlib import Path
 
 import numpy as np
@@ -97,14 +96,6 @@ def test_the_fingerprint_follows_the_samples_and_nothing_else(tmp_path: Path) ->
     assert one.info.fingerprint == two.info.fingerprint
     assert one.info.fingerprint != three.info.fingerprint
     assert digests(one) == digests(two)
-
-
-def test_a_pickled_dataset_is_small_and_serves_the_same_samples(tmp_path: Path) -> None:
-    write_mnist(tmp_path, train=50)
-    dataset = open_mnist(tmp_path, Split.TRAIN)
-    pickled = pickle.dumps(dataset)
-    assert len(pickled) < 2000
-    assert digests(pickle.loads(pickled)) == digests(dataset)
 
 
 def test_a_sample_may_be_changed_without_changing_the_dataset(tmp_path: Path) -> None:

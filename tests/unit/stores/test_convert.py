@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -78,20 +77,6 @@ def test_the_number_of_processes_changes_nothing_in_the_store(stores: Path) -> N
         files = sorted(path for path in store.path.rglob("*") if path.name != MANIFEST_NAME)
         contents.append({path.name: path.read_bytes() for path in files if path.is_file()})
     assert contents[0] == contents[1] == contents[2]
-
-
-def workers_of(dataset: ProcessIds, stores: Path, processes: int | None) -> set[int]:
-    store = build(dataset, "hdf5", stores, BuildOptions(processes=processes))
-    pixels = np.empty((dataset.count, *dataset.shape), np.uint8)
-    with open_reader(store.path) as reader:
-        reader.fetch_into(np.arange(dataset.count), pixels)
-    return {int.from_bytes(image[0, :4, 0].tobytes(), "little") for image in pixels}
-
-
-def test_as_many_processes_encode_as_are_asked_for(stores: Path, own_pid: int) -> None:
-    workers = workers_of(ProcessIds(count=600, slow_s=0.001), stores, processes=2)
-    assert len(workers) == 2
-    assert own_pid not in workers
 
 
 def test_progress_reaches_the_count_in_both_stages(stores: Path) -> None:
@@ -227,25 +212,3 @@ def test_a_failed_build_leaves_the_old_store_alone(stores: Path) -> None:
         build(bad, "hdf5", stores, FORCE)
     assert open_store(old.path).manifest == old.manifest
     assert [path.name for path in old.path.parent.iterdir()] == [old.path.name]
-
-
-def test_the_command_prints_the_facts_of_each_store_once(
-    cli: Callable[..., subprocess.CompletedProcess[str]],
-) -> None:
-    arguments = (
-        "memory:python",
-        "memory:native",
-        "lmdb+jpeg",
-        "--dataset",
-        "mnist",
-        "--synthetic",
-        "--limit",
-        "9",
-    )
-    first, again = (json.loads(cli("convert", *arguments, "--json").stdout) for _ in range(2))
-    assert [(facts["format"], facts["codec"]) for facts in first] == [("memory", "raw"), ("lmdb", "jpeg")]
-    assert [facts["built"] for facts in first + again] == [True, True, False, False]
-    assert {facts["origin"] for facts in first} == {"synthetic"}
-    assert [facts["samples_digest"] for facts in first] == [facts["samples_digest"] for facts in again]
-    assert first[0]["payload_bytes"] == 9 * 28 * 28
-    assert first[1]["lossless"] is False

@@ -3,7 +3,6 @@
 import errno
 import os
 import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from storebench.system.scratch import NODE
 from tests.support.small_datasets import SPEC, Gradients
 
 OLD, NEW = Gradients(fingerprint="old"), Gradients(fingerprint="new")
-NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 FORCE = BuildOptions(replace=Replace.YES)
 HDF5 = parse_backend("hdf5")
 
@@ -31,14 +29,6 @@ def build(dataset: Gradients, stores: Path, options: BuildOptions | None = None)
 def old(tmp_path: Path) -> Path:
     """Return the store that is there before."""
     return build(OLD, tmp_path / "stores").path
-
-
-@pytest.fixture(params=[True, False], ids=["in one step", "in two"])
-def exchanges(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether the file system exchanges two names."""
-    if not request.param:
-        monkeypatch.setattr("storebench.stores.staging.LIBC", None)
-    return bool(request.param)
 
 
 def replace(store: Path) -> Store:
@@ -55,7 +45,6 @@ def beside(store: Path) -> list[str]:
     return sorted(path.name for path in store.parent.iterdir() if path != store)
 
 
-@pytest.mark.usefixtures("exchanges")
 @pytest.mark.parametrize("there", ["store", "link", "dangling"])
 def test_what_has_the_name_is_replaced_and_a_link_is_not_followed(
     there: str, old: Path, tmp_path: Path
@@ -93,42 +82,11 @@ def test_an_error_between_two_renamings_leaves_one_whole_store(
         if len(calls) == nth:
             raise raised
 
-    monkeypatch.setattr("storebench.stores.staging.LIBC", None)
     monkeypatch.setattr(os, "rename", rename)
     with pytest.raises(told):
         replace(old)
     assert len(calls) >= nth
     assert (age(old), beside(old)) == ("new" if nth == 2 and done else "old", [])
-
-
-@NEEDS_ROOT
-def test_a_store_of_an_overlays_lower_layer_is_replaced(tmp_path: Path) -> None:
-    """As in a container whose image has stores: an overlay does not rename its folders."""
-    layers = {name: tmp_path / name for name in ("lower", "upper", "work", "merged")}
-    for folder in layers.values():
-        folder.mkdir()
-    below = build(OLD, layers["lower"]).path
-    options = "lowerdir={lower},upperdir={upper},workdir={work}".format(**layers)
-    mount = ["mount", "-t", "overlay", "overlay", "-o", options, str(layers["merged"])]
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("overlayfs cannot be mounted")
-    try:
-        seen = layers["merged"] / below.relative_to(layers["lower"])
-        replace(seen)
-        assert (age(seen), beside(seen), age(below)) == ("new", [], "old")
-    finally:
-        subprocess.run(["umount", str(layers["merged"])], check=True)
-
-
-@NEEDS_ROOT
-def test_a_mounted_store_is_not_replaced(old: Path) -> None:
-    subprocess.run(["mount", "--bind", str(old), str(old)], check=True)
-    try:
-        with pytest.raises(OutputError, match="a file system is mounted there"):
-            replace(old)
-        assert (age(old), beside(old)) == ("old", [])
-    finally:
-        subprocess.run(["umount", str(old)], check=True)
 
 
 def test_what_another_machine_builds_is_left_alone(old: Path) -> None:

@@ -13,9 +13,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from PIL import Image as PilImage
-
-from tests.support.quick_cli import CommandServer
 
 ROOT = Path(__file__).resolve().parents[3]
 CompletedText = subprocess.CompletedProcess[str]
@@ -67,18 +64,6 @@ def is_writing(folder: Path) -> bool:
     return False
 
 
-def test_an_image_that_does_not_decode_is_named(cli: Cli, tmp_path: Path) -> None:
-    for number in range(20):
-        path = tmp_path / "photos" / f"class{number % 2}" / f"{number:02}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        PilImage.effect_noise((40, 30), 20).convert("RGB").save(path)
-    broken = tmp_path / "photos" / "class1" / "13.png"
-    broken.write_bytes(broken.read_bytes()[:200])
-    done = cli("convert", "lmdb", "--dataset", f"folder:{tmp_path / 'photos'}")
-    refused(done, 5, str(broken))
-    assert not (tmp_path / "stores").exists()
-
-
 @contextlib.contextmanager
 def mounted_tmpfs(folder: Path, size: str) -> Iterator[Path]:
     if os.geteuid() != 0:
@@ -128,16 +113,6 @@ def test_a_full_temporary_folder_is_named(size: str, cli: Cli, tmp_path: Path) -
         assert not list(small.iterdir())
 
 
-@pytest.mark.parametrize("backend", ["hdf5", "lmdb"])
-def test_a_file_that_may_not_grow_leaves_nothing_behind(
-    backend: str, commands: CommandServer, tmp_path: Path
-) -> None:
-    words = ("convert", backend, *CIFAR, "--size", "600")
-    done = commands.run(*words, cwd=tmp_path, env=os.environ, largest_file=1 << 20)
-    refused(done, 5, "ulimit -f", "nothing half-written")
-    assert not (tmp_path / "stores").exists()
-
-
 def test_a_read_only_folder_is_refused(cli: Cli, tmp_path: Path) -> None:
     arguments = ("convert", "hdf5", *CIFAR, "--limit", "10", "--out")
     if os.geteuid() != 0:
@@ -184,15 +159,6 @@ def test_kill_9_leaves_no_store_and_the_next_convert_cleans_up(cli: Cli, tmp_pat
 def encoders_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
     children = psutil.Process(process.pid).children()
     return [child for child in children if "spawn_main" in str(child.cmdline())]
-
-
-def test_ctrl_c_is_not_the_encoders_affair(tmp_path: Path) -> None:
-    process = start(tmp_path, *SLOW)
-    wait_until(lambda: is_writing(tmp_path))
-    for encoder in encoders_of(process):
-        encoder.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=60)
-    assert process.returncode == 0, error
 
 
 def test_two_converts_of_one_store_build_it_once(tmp_path: Path) -> None:
