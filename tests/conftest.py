@@ -18,7 +18,6 @@ import typer.main
 from hypothesis import HealthCheck, settings
 
 from storebench.probes.machine import damon
-from tests.support.forks import ready_to_fork
 from tests.support.installed import Built, Environment, build, environment_with
 from tests.support.kept_data import keep_real_data
 from tests.support.leftovers import MEMORY, left_in, name_in_memory, own_temporary_folder, remove
@@ -74,7 +73,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection_finish() -> None:
     """Spare the garbage collector what was imported and collected: it lives to the end, and cells collect before they time."""
     sys.dont_write_bytecode = WRITES_NO_BYTECODE
-    ready_to_fork()
+    gc.collect()
+    gc.freeze()
     gc.enable()
 
 
@@ -168,12 +168,6 @@ def cli(commands: CommandServer, tmp_path: Path) -> Callable[..., CompletedText]
         return commands.run(*arguments, cwd=tmp_path, env={**os.environ, **(env or {})}, timeout=timeout)
 
     return run
-
-
-@pytest.fixture
-def quick_cli(cli: Callable[..., CompletedText]) -> Callable[..., CompletedText]:
-    """Return what `cli` is, too; tests that were written when it was not ask for it by this name."""
-    return cli
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from typing import Any, Self
 from storebench.errors import CellFailedError, UsageError
 from storebench.probes.code import cell_environment
 from storebench.ranks.membership import Membership
+from storebench.system import processes
 
 REACH_S = 60.0
 """Time for the nodes of a run to reach the first one, from the start of each."""
@@ -79,7 +80,7 @@ class Board:
         self._place = place
         self._reached = False
         leads = "leads" if place.leads else "follows"
-        self._process = subprocess.Popen(
+        self._process = processes.start_program(
             [
                 *(sys.executable, "-P", "-m", "storebench.ranks.rendezvous"),
                 *(place.host, str(place.port), leads, str(reach_s)),

@@ -28,6 +28,7 @@ from storebench.ranks.launch import (
 )
 from storebench.record.schema import NO_ANSWER_AFTER
 from storebench.run.resources import Surroundings
+from storebench.system import processes
 from storebench.system.interrupts import Held
 from storebench.system.processes import end_processes, expend, marked, signal_name, started_here
 from storebench.system.scratch import sweep_segments
@@ -54,7 +55,7 @@ def started(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Start a cell's process. Unless it succeeds, it ends with the with statement, and so do all of its descendants."""
     with log.open("ab") as output:
-        process = subprocess.Popen(
+        process = processes.start_program(
             around.command(command),
             env={**cell_environment(), **variables_of(scratch)},
             stdin=subprocess.DEVNULL,

@@ -5,6 +5,7 @@ import functools
 import gc
 import os
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
@@ -15,6 +16,12 @@ from storebench.system.libc import LIBC
 
 if TYPE_CHECKING:
     import psutil
+
+start_program = subprocess.Popen
+"""Starts every program of the package (``python -P -m storebench.worker``, ``storebench.ranks.agent``, ...).
+
+A process that has imported the package may put a class here that forks instead, as the tests do.
+"""
 
 MARK = "STOREBENCH_SCRATCH"
 """Environment variable with the name of the temporary folder for which a process was started."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from storebench.probes.code import cell_environment, running_checkout, running_digest
+from storebench.system import processes
 from storebench.system.libc import LIBC
 from storebench.system.processes import end_processes, end_with_starter, expend, marked, started_here
 from storebench.system.scratch import locked_folder, remove
@@ -102,7 +103,7 @@ class ForkServer:
             raise
 
     def cpu_s(self) -> float:
-        """Return the CPU seconds of all that descends from this process: replicates, and servers of places; once it is closed, 0."""
+        """Return the CPU seconds of all that descends from this process, as servers of places do; once closed, 0."""
         import psutil
 
         total = 0.0
@@ -121,7 +122,7 @@ class ForkServer:
         self._ends.callback(remove, folder, lock)
         self._ends.callback(end_processes, [folder])
         with log.open("ab") as output:
-            process = subprocess.Popen(
+            process = processes.start_program(
                 [sys.executable, "-P", "-m", "storebench.worker"],
                 env={**cell_environment(), **started_here(marked(folder, {}))},
                 stdin=subprocess.PIPE,
@@ -137,7 +138,7 @@ class ForkServer:
 
 
 def serve(main: Callable[[Sequence[str]], int]) -> int:
-    """Fork a process for each request on standard input, and answer with its id, and with its exit code when it ends."""
+    """Fork a process for each request on standard input; answer with its id, and its exit code when it ends."""
     end_with_starter(signal.SIGTERM)
     for cached in (running_digest, running_checkout):  # of the code that has just been imported
         cached()

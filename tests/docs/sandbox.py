@@ -8,8 +8,8 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from storebench.cli.main import app
+from tests.support.copies import warm_cells
 from tests.support.dataset_files import cifar_binary, labels, pixels, write_class_folders, write_mnist
-from tests.support.warm_cells import warm_cells
 
 MNIST, CIFAR10_BATCH, TEST = 96, 16, 24
 

@@ -235,7 +235,7 @@ def test_too_little_memory_costs_the_cell_and_not_the_run(
     backends = ("planted:hungry", "planted:flat")
     words = ("run", *backends, *SMALL, "--workers", str(workers), "--threads", "1")
     places = ("--out", str(tmp_path / "run"), "--stores", str(tmp_path / "stores"))
-    done = bench.commands.run(*words, *places, cwd=tmp_path, env=bench.env, group=small_memory)
+    done = bench.commands.run(*words, *places, cwd=tmp_path, env=bench.env, group=str(small_memory))
     assert done.returncode == 5, done.stderr
     by = {record.cell.backend.reader: record for record in read_records(tmp_path / "run")}
     assert by["flat"].status.value == "ok"

@@ -22,6 +22,7 @@ from storebench.run.launch import answer_of
 from storebench.run.resources import Surroundings
 from storebench.system.scratch import SEGMENTS, scratch_folder
 from storebench.worker.job import CellJob
+from tests.support.copies import RANKS, import_now, warm_cells
 from tests.support.harness_tools import (
     SMALL,
     Bench,
@@ -32,9 +33,7 @@ from tests.support.harness_tools import (
     survivors,
     wait_for,
 )
-from tests.support.quick_cli import RANKS, import_now
 from tests.support.rank_cells import NAMED_S, failure_of_stuck_job
-from tests.support.warm_cells import warm_cells
 
 TWO_RANKS = ("--ranks", "2", "--threads", "1")
 

@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,9 @@ from storebench.probes.machine import IN_MEMORY, mount_of
 from storebench.probes.page_cache import resident
 from storebench.record.manifest import Manifest
 from storebench.stores.verify import verify_store
-from tests.support.copies import be_nobody, own_mounts, run_storebench
+from tests.support.copies import be_nobody, own_mounts, run_in_copy
 from tests.support.harness_tools import Bench
+from tests.support.quick_cli import run_command
 
 MIB = 1 << 20
 LIMIT = 40 * MIB
@@ -409,16 +410,28 @@ def test_optional_cells_that_are_not_permitted_are_left_out_and_named(bench: Ben
     assert not (tmp_path / "other").exists()
 
 
+def run_after(
+    first: Callable[[], None], *arguments: str | Path, cwd: Path, env: Mapping[str, str]
+) -> "subprocess.CompletedProcess[str]":
+    """Run the command line in a copy of this process that first drops some privileges."""
+
+    def work() -> None:
+        first()
+        run_command(*map(str, arguments))
+
+    return run_in_copy(work, cwd, env)
+
+
 def without_groups(bench: Bench, *arguments: str | Path) -> "subprocess.CompletedProcess[str]":
     """Run the command line where no control group can be seen."""
     hide = functools.partial(own_mounts, "mount -t tmpfs none /sys/fs/cgroup")
-    return run_storebench(*arguments, cwd=bench.root, env=bench.env, first=hide)
+    return run_after(hide, *arguments, cwd=bench.root, env=bench.env)
 
 
 def as_nobody(bench: Bench, folder: Path, *arguments: str | Path) -> "subprocess.CompletedProcess[str]":
     """Run the command line as a user without rights, in a folder that it may write."""
     env = {**bench.env, "HOME": str(folder)}
-    return run_storebench(*arguments, cwd=folder, env=env, first=be_nobody)
+    return run_after(be_nobody, *arguments, cwd=folder, env=env)
 
 
 def test_the_store_itself_stays_as_it_was(read_ahead: dict[int, dict[str, Any]], bench: Bench) -> None:

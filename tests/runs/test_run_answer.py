@@ -8,9 +8,9 @@ from typer.testing import CliRunner, Result
 
 from storebench.cli.main import app
 from storebench.report.build import Report, write_report
+from tests.support.copies import warm_cells
 from tests.support.harness_tools import SMALL, Bench
 from tests.support.photo_folders import write_photos
-from tests.support.warm_cells import warm_cells
 
 LOADING = ("--model", "none", "--compute", "none", "--cache", "warm", "--threads", "1")
 

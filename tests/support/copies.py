@@ -1,113 +1,170 @@
-"""Forks of this process instead of fresh interpreters: the modules that these would import are already loaded."""
+"""Processes that are copies of this one instead of fresh interpreters: what they would import is already loaded."""
 
+import atexit
 import contextlib
 import ctypes
+import functools
+import gc
+import importlib
 import os
-import select
+import runpy
 import signal
 import subprocess
 import sys
 import tempfile
 import traceback
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from multiprocessing import util as process_util
 from pathlib import Path
-from typing import IO
+from typing import Any, NoReturn, cast
+from unittest import mock
 
+from storebench.system import processes
+from storebench.system.processes import fork_when_settled
+from tests.support.short_yardsticks import shorten
+
+RANKS = ("torch.distributed.launcher.api", "torch._dynamo")
+"""What the agent and the ranks of a job import, the second for DistributedDataParallel."""
+
+_PROGRAMS = ("storebench.worker", "storebench.ranks.agent", "storebench.ranks.rendezvous")
 _NEW_MOUNTS, _PRIVATE = 0x20000, 0x4000 | 0x40000  # CLONE_NEWNS; MS_REC | MS_PRIVATE
 _SET_DUMPABLE = 4  # linux/prctl.h
 _NOBODY = 65534
 
 
-class Copy:
-    """A copy of this process that does some work and ends, with an interface like `subprocess.Popen`."""
+class Copy(subprocess.Popen[Any]):
+    """`subprocess.Popen` that runs a function, or a program of the package, in a copy of this process."""
 
-    def __init__(self, work: Callable[[], int | None], *, session: bool = False) -> None:
-        self.returncode: int | None = None
+    def _execute_child(self, args: Any, *others: Any) -> None:
+        work = args if callable(args) else _program(args)
+        if work is None:
+            super()._execute_child(args, *others)  # type: ignore[misc]
+            return
+        cwd, env, pipes, session = others[4], others[5], others[9:15], others[20]
         ready, begun = os.pipe()
         with warnings.catch_warnings():
             # From Python 3.12 on: this process may have threads, of pytest-xdist or of torch, which no copy needs.
             warnings.simplefilter("ignore", DeprecationWarning)
             self.pid = os.fork()
         if not self.pid:
+            if session:
+                os.setsid()
             os.close(ready)
-            os._exit(_run(work, begun, session=session))
+            os.close(begun)
+            _become(work, cwd, env, pipes)
+        self._child_created = True
         os.close(begun)
         os.read(ready, 1)  # it leads its session from now on
         os.close(ready)
-
-    def poll(self) -> int | None:
-        """Return its exit code, negative for a signal; None while it runs."""
-        if self.returncode is None:
-            ended, status = os.waitpid(self.pid, os.WNOHANG)
-            self.returncode = os.waitstatus_to_exitcode(status) if ended else None
-        return self.returncode
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Return its exit code; raise `subprocess.TimeoutExpired` after `timeout` seconds."""
-        if self.poll() is None:
-            handle = os.pidfd_open(self.pid)
-            try:
-                ended, _, _ = select.select([handle], [], [], timeout)
-            finally:
-                os.close(handle)
-            if not ended:
-                raise subprocess.TimeoutExpired("a copy of this process", timeout or 0)
-        while (code := self.poll()) is None:
-            pass  # it is a zombie, to be waited for at once
-        return code
-
-    def send_signal(self, number: int) -> None:
-        """Send it a signal, unless it has ended."""
-        if self.poll() is None:
-            os.kill(self.pid, number)
-
-    def terminate(self) -> None:
-        """Ask it to end."""
-        self.send_signal(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """Kill it."""
-        self.send_signal(signal.SIGKILL)
+        self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
 
 
-def _run(work: Callable[[], int | None], begun: int, *, session: bool) -> int:
-    """Run in the copy: handle signals as a fresh interpreter does, work, and return the exit code."""
+def copy_of(work: Callable[[], int | None], **options: Any) -> Copy:
+    """Run a function in a copy of this process, with the options of `subprocess.Popen`."""
+    return Copy(cast("Any", work), **options)
+
+
+def _become(
+    work: Callable[[], int | None], cwd: Any, env: Mapping[str, str] | None, pipes: Sequence[int]
+) -> NoReturn:
+    """Take over folder, environment and streams, handle signals as a fresh interpreter does, work, and end."""
+    code = 1
     try:
-        if session:
-            os.setsid()
-        os.close(begun)
-        _handle_signals_anew()
-        return work() or 0
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                handler: Any = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+                signal.signal(number, handler)
+        if cwd is not None:
+            os.chdir(cwd)
+        if env is not None:
+            os.environ.clear()
+            os.environ.update(env)
+            _show(env)
+        tempfile.tempdir = None
+        _forget_endings()
+        read, their_write, their_read, write, their_errors, errors = pipes
+        for number, stream in ((0, read), (1, write), (2, errors)):
+            if stream != -1:
+                os.dup2(stream, number)
+        for handle in {their_write, their_read, their_errors, read, write, errors} - {-1, 0, 1, 2}:
+            os.close(handle)
+        sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+        sys.stderr = open(2, "w", encoding="utf-8", closefd=False, buffering=1)  # noqa: SIM115
+        code = work() or 0
     except SystemExit as end:
-        return end.code if isinstance(end.code, int) else int(end.code is not None)
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:  # noqa: BLE001 - the copy must not go on as what it is a copy of
         traceback.print_exc()
-        return 1
     finally:
-        for stream in (sys.stdout, sys.stderr):
+        for output in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):
-                stream.flush()
+                output.flush()
+        os._exit(code)
 
 
-def _handle_signals_anew() -> None:
-    default = {signal.SIGINT: signal.default_int_handler}
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, default.get(number, signal.SIG_DFL))
+def _forget_endings() -> None:
+    """Do not run at the end of a copy what is to be run at the end of the process that it is a copy of."""
+    registered: list[weakref.finalize[..., object]] = list(weakref.finalize._registry)  # type: ignore[attr-defined]
+    for finalizer in registered:
+        finalizer.atexit = False
+    weakref.finalize._registered_with_atexit = False  # type: ignore[attr-defined]
+    atexit._clear()
+    atexit.register(process_util._exit_function)  # type: ignore[attr-defined]
 
 
-def become(variables: Mapping[str, str], *, out: int, error: int, folder: Path | None = None) -> None:
-    """Set environment variables, standard streams and the current folder in a copy."""
-    os.environ.clear()
-    os.environ.update(variables)
-    tempfile.tempdir = None
-    if folder is not None:
-        os.chdir(folder)
-    os.dup2(out, 1)
-    os.dup2(error, 2)
-    sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - for the life of the copy
-    sys.stderr = open(2, "w", encoding="utf-8", closefd=False, buffering=1)  # noqa: SIM115
+def _show(variables: Mapping[str, str]) -> None:
+    """Write variables where others find a process by them: over those of its start."""
+    fields = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    start, end = int(fields[47]), int(fields[48])
+    ours = sorted(variables, key=lambda name: not name.startswith(("STOREBENCH_", "FAULTS_")))
+    block = b"".join(os.fsencode(f"{name}={variables[name]}\0") for name in ours).ljust(end - start, b"\0")
+    ctypes.memmove(start, block, end - start)
+
+
+def _program(command: Sequence[Any]) -> Callable[[], None] | None:
+    """Return a function that does what a command of the package's own does; None for any other command."""
+    words = list(map(str, command))
+    if words[0] != sys.executable or "-m" not in words[:3] or words[words.index("-m") + 1] not in _PROGRAMS:
+        return None
+    return functools.partial(_run_program, *words[words.index("-m") + 1 :])
+
+
+def _run_program(module: str, *arguments: str) -> None:
+    if module == "storebench.worker":
+        shorten()
+    if module == "storebench.ranks.agent":
+        handlers = "torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler"
+        vars(importlib.import_module(handlers))["Popen"] = Copy
+        # Or a rank may wait for ever: the store's thread looks up the name of each rank, and holds the resolver's lock.
+        fork_when_settled()
+    sys.argv = [module, *arguments]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+@contextlib.contextmanager
+def warm_cells() -> Iterator[None]:
+    """Let the cells and ranks of a run in this process run in copies of it."""
+    with mock.patch.object(processes, "start_program", Copy):
+        yield
+
+
+def import_now(names: Sequence[str]) -> None:
+    """Import modules by name, and spare the garbage collector of this process and of its copies what they hold."""
+    for name in names:
+        importlib.import_module(name)
+    if names:
+        gc.freeze()
+
+
+def run_in_copy(
+    work: Callable[[], int | None], cwd: Path | None = None, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a function in a copy, and return how that ended."""
+    with copy_of(work, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as copy:
+        out, errors = copy.communicate()
+    return subprocess.CompletedProcess([], copy.returncode, out, errors)
 
 
 def run_code(
@@ -117,37 +174,17 @@ def run_code(
     env: Mapping[str, str] | None = None,
     first: Callable[[], object] = bool,
 ) -> subprocess.CompletedProcess[str]:
-    """Run Python code in a copy, as ``python -c CODE ARGUMENTS`` would, and return how that ended.
-
-    This is for code that needs a separate process, but not a fresh interpreter.
-    """
-    words = ["-c", *map(str, arguments)]
+    """Run Python code in a copy, as ``python -c CODE ARGUMENTS`` would, and return how that ended."""
 
     def work() -> None:
         if "torch" in sys.modules:
             sys.modules["torch"].set_num_threads(1)  # no team of threads survives the fork
         first()
-        sys.argv = words
+        sys.argv = ["-c", *map(str, arguments)]
         sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as the interpreter does
         exec(compile(code, "<string>", "exec"), {"__name__": "__main__"})
 
-    return _ended(work, words, cwd, env)
-
-
-def run_storebench(
-    *arguments: object, cwd: Path, env: Mapping[str, str], first: Callable[[], object]
-) -> subprocess.CompletedProcess[str]:
-    """Run ``storebench ARGUMENTS`` in a copy that first drops some privileges, and return how that ended."""
-    words = ["storebench", *map(str, arguments)]
-
-    def work() -> int:
-        from tests.support.quick_cli import run_command
-
-        first()
-        sys.argv = words
-        return run_command()
-
-    return _ended(work, words, cwd, env)
+    return run_in_copy(work, cwd, env)
 
 
 def own_mounts(script: str) -> None:
@@ -165,22 +202,3 @@ def be_nobody() -> None:
     os.setresgid(_NOBODY, _NOBODY, _NOBODY)
     os.setresuid(_NOBODY, _NOBODY, _NOBODY)
     ctypes.CDLL(None).prctl(_SET_DUMPABLE, 1)  # or its own files in /proc are closed to it
-
-
-def _ended(
-    work: Callable[[], int | None], words: Sequence[str], cwd: Path | None, env: Mapping[str, str] | None
-) -> subprocess.CompletedProcess[str]:
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as error:
-
-        def redirected() -> int | None:
-            become(env or dict(os.environ), out=out.fileno(), error=error.fileno(), folder=cwd)
-            return work()
-
-        returncode = Copy(redirected).wait()
-        said = [_content(stream) for stream in (out, error)]
-    return subprocess.CompletedProcess(list(words), returncode, *said)
-
-
-def _content(file: IO[bytes]) -> str:
-    file.seek(0)
-    return file.read().decode()

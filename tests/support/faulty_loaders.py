@@ -66,23 +66,6 @@ def early(loader: ProcessLoader, plan: EpochPlan) -> Iterator[LoadedBatch]:
     return iter([produced(loader, request) for request in requests(plan)])
 
 
-made: list[LoadedBatch] = []
-left: list[BatchRequest] = []
-
-
-def make_next(loader: ProcessLoader, _nanoseconds: int) -> None:
-    """Make the next batch, which the loop has not requested yet."""
-    if left and not made:
-        made.append(produced(loader, left.pop(0)))
-
-
-def pausing(loader: ProcessLoader, plan: EpochPlan) -> Iterator[LoadedBatch]:
-    """Make the next batch while the loop pauses to keep samples of this one."""
-    left[:] = requests(plan)
-    for _ in plan.batches:
-        yield made.pop() if made else produced(loader, left.pop(0))
-
-
 kept: list[LoadedBatch] = []
 
 
@@ -114,7 +97,6 @@ FAULTS: dict[str, Serve] = {
     "omitting": omitting,
     "tomorrow": tomorrow,
     "early": early,
-    "pausing": pausing,
     "keeping": keeping,
     "late": late,
 }
@@ -127,5 +109,3 @@ class PatchedFormat(CarelessFormat):
 
 
 ProcessLoader.epoch = FAULTS[os.environ["PLANTED_LOADER"]]  # type: ignore[method-assign,assignment]
-if ProcessLoader.epoch is pausing:
-    ProcessLoader.paused = make_next  # type: ignore[method-assign,assignment]

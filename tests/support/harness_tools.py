@@ -55,7 +55,7 @@ class Bench:
         return [sys.executable, "-m", "storebench", *map(str, arguments)]
 
     def cli(self, *arguments: str | Path, timeout: float = 240) -> CompletedText:
-        """Run the real command line in a process that is warm, and so are its cells (`tests.support.warm_cells`)."""
+        """Run the real command line in a process that is warm, and so are its cells (`tests.support.copies`)."""
         return self.commands.run(*map(str, arguments), cwd=self.root, env=self.env, timeout=timeout)
 
     def run(self, *arguments: str | Path, out: Path) -> tuple[CompletedText, list[dict[str, Any]]]:

@@ -1,17 +1,15 @@
 """The command line in a process that has imported everything: what it does, prints and returns, in a tenth of the time.
 
-A server imports the package once. For each command it forks a child, which runs `storebench.__main__.main` with
-that command's arguments, folder and environment, and ends as any interpreter does. Several commands may run at a time.
-The cells of a run are copies of it in turn (`tests.support.warm_cells`). Tests of starting, of imports, of signals, and of
-what a process inherits start an interpreter of their own instead.
+A server imports the package once, and forks a child for each command. The cells of a run are copies of it in turn
+(`tests.support.copies`). Tests of starting, of imports and of signals start an interpreter.
 
-``python -m tests.support.quick_cli here WORDS...`` is ``storebench WORDS...`` in that interpreter, whose cells and ranks are
-copies of it.
+``python -m tests.support.quick_cli here WORDS...`` is ``storebench WORDS...``, whose cells and ranks are copies.
 """
 
 import atexit
 import contextlib
 import ctypes
+import functools
 import gc
 import importlib
 import json
@@ -19,50 +17,61 @@ import os
 import pkgutil
 import re
 import resource
-import select
-import selectors
 import signal
-import socket
-import struct
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import IO, NoReturn
+
+from storebench.system.processes import end_with_parent
+from tests.support.copies import RANKS, copy_of, import_now, warm_cells
 
 ROOT = Path(__file__).resolve().parents[2]
+RECORDS = ROOT / "results" / "reference" / "codecs" / "records.jsonl"
 CompletedText = subprocess.CompletedProcess[str]
 
 HEAVY = (
-    "numpy", "PIL.Image", "PIL.PngImagePlugin", "PIL.JpegImagePlugin", "pydantic", "pandas", "pyarrow.parquet",
-    "matplotlib.figure", "matplotlib.backends.backend_svg", "jinja2", "rich.console", "psutil", "torch",
     "torch.utils.data",
-)  # fmt: skip
+    "matplotlib.backends.backend_svg",
+    "h5py",
+    "lmdb",
+)  # not plyvel, which a test lets be missing
 NOT_YET = ("storebench.__main__", "storebench.formats.leveldb", "storebench.testing")
-"""What is not imported beforehand: a test lets plyvel be missing, and no command needs the tests of plugins."""
-FORMATS = ("h5py", "lmdb")  # not plyvel, which a test lets be missing
-RANKS = ("torch.distributed.launcher.api", "torch._dynamo")
-"""What the agent and the ranks of a job import, the second for DistributedDataParallel; most commands start none."""
-NUMBER = struct.Struct("<q")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """A command that is to run, its output streams as files, and what it may take."""
+
+    arguments: tuple[str, ...]
+    cwd: Path
+    env: Mapping[str, str]
+    streams: tuple[str, ...]
+    session: bool
+    imports: Sequence[str]
+    limits: Mapping[str, int | str] = field(default_factory=dict)
 
 
 class Command:
     """A command that was started; it is waited for as `subprocess.Popen` is."""
 
-    def __init__(self, pid: int, connection: socket.socket) -> None:
-        self.pid = pid
+    def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self.pid: int = connection.recv()
         self._code: int | None = None
 
     def wait(self, timeout: float | None = None) -> int:
         """Return its exit code, negative for a signal; raise `subprocess.TimeoutExpired` after so many seconds."""
         if self._code is None:
-            if not select.select([self._connection], [], [], timeout)[0]:
+            if not self._connection.poll(timeout):
                 raise subprocess.TimeoutExpired("storebench", timeout or 0)
-            self._code = _received(self._connection)
+            self._code = int(self._connection.recv())
             self._connection.close()
         return self._code
 
@@ -78,49 +87,43 @@ class CommandServer:
 
     def __init__(self, **variables: str) -> None:
         self._variables = variables
-        self._process: subprocess.Popen[bytes] | None = None
-        self._control: socket.socket | None = None
-        self._address = b""
+        self._process: subprocess.Popen[str] | None = None
+        self._address = ""
 
     @property
     def address(self) -> str:
-        """The socket on which it listens, in hexadecimal digits; it is started."""
-        return self._started().hex()
+        """The socket on which it listens; it is started."""
+        if not self._address:
+            # Threads of numerical libraries would not survive the fork.
+            alone = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.support.quick_cli"],
+                cwd=ROOT,
+                env={**os.environ, **alone, **self._variables},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            assert self._process.stdout is not None
+            self._address = self._process.stdout.readline().strip()
+        return self._address
 
     def run(
-        self,
-        *arguments: str,
-        cwd: Path,
-        env: Mapping[str, str],
-        timeout: float = 120,
-        more_memory: int | None = None,
-        largest_file: int | None = None,
-        group: Path | None = None,
+        self, *arguments: str, cwd: Path, env: Mapping[str, str], timeout: float = 120, **limits: int | str
     ) -> CompletedText:
         """Run ``storebench ARGUMENTS``."""
-        (out, child_out), (error, child_error) = os.pipe(), os.pipe()
-        streams = child_out, child_error
-        limits = {
-            "more_memory": more_memory,
-            "largest_file": largest_file,
-            "group": None if group is None else str(group),
-        }
-        command = self.start(*arguments, cwd=cwd, env=env, streams=streams, limits=limits)
-        os.close(child_out)
-        os.close(child_error)
-        try:
-            said = _read_all((out, error), time.monotonic() + timeout)
-        except TimeoutError:
-            command.kill()
-            command.wait()
-            raise subprocess.TimeoutExpired(["storebench", *arguments], timeout) from None
-        except BaseException:
-            command.kill()
-            raise
-        finally:
-            os.close(out)
-            os.close(error)
-        return subprocess.CompletedProcess(["storebench", *arguments], command.wait(), *said)
+        with self._file() as out, self._file() as error:
+            streams = out.fileno(), error.fileno()
+            command = self.start(*arguments, cwd=cwd, env=env, streams=streams, limits=limits)
+            try:
+                code = command.wait(timeout)
+            except BaseException:
+                command.kill()
+                raise
+            return subprocess.CompletedProcess(["storebench", *arguments], code, out.read(), error.read())
+
+    def _file(self) -> IO[str]:
+        return tempfile.TemporaryFile("w+", encoding="utf-8", newline="")
 
     def start(
         self,
@@ -128,57 +131,34 @@ class CommandServer:
         cwd: Path,
         env: Mapping[str, str],
         streams: tuple[int, int],
-        limits: Mapping[str, Any] | None = None,
+        limits: Mapping[str, int | str] | None = None,
         session: bool = False,
     ) -> Command:
         """Start ``storebench ARGUMENTS``."""
-        request = {
-            "arguments": arguments,
-            "cwd": str(cwd),
-            "env": dict(env),
-            "limits": dict(limits or {}),
-            "session": session,
-            "imports": _imports(arguments, cwd),
-        }
-        connection = socket.socket(socket.AF_UNIX)
-        connection.connect(self._started())
-        return Command(_asked(connection, request, streams), connection)
+        connection = Client(f"\0{self.address}")
+        connection.send(
+            Request(
+                arguments=arguments,
+                cwd=cwd,
+                env=dict(env),
+                streams=tuple(f"/proc/{os.getpid()}/fd/{handle}" for handle in streams),
+                session=session,
+                imports=_imports(arguments, cwd),
+                limits=limits or {},
+            )
+        )
+        return Command(connection)
 
     def join(self, address: str) -> None:
         """Let commands run by the server that listens there, which somebody else starts and ends."""
-        self._address = bytes.fromhex(address)
-
-    def _started(self) -> bytes:
-        if not self._address:
-            self._control, theirs = socket.socketpair()
-            with theirs, socket.socket(socket.AF_UNIX) as listener:
-                listener.bind("")  # to a name that is no file
-                listener.listen()
-                self._address = listener.getsockname()
-                numbers = theirs.fileno(), listener.fileno()
-                self._process = subprocess.Popen(
-                    [sys.executable, "-m", "tests.support.quick_cli", *map(str, numbers)],
-                    cwd=ROOT,
-                    # Threads of numerical libraries would not survive the fork.
-                    env={
-                        **os.environ,
-                        "OMP_NUM_THREADS": "1",
-                        "OPENBLAS_NUM_THREADS": "1",
-                        **self._variables,
-                    },
-                    stdin=subprocess.DEVNULL,
-                    pass_fds=numbers,
-                )
-        return self._address
+        self._address = address
 
     def close(self) -> None:
         """End the server."""
-        if self._control is not None and self._process is not None:
-            self._control.shutdown(socket.SHUT_RDWR)  # a forked process may hold it, too
-            self._control.close()
-            self._process.wait()
-            self._control = self._process = None
-            self._address = b""
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process, self._address = None, ""
 
 
 SERVER = CommandServer()
@@ -192,12 +172,10 @@ def storebench(folder: Path, *arguments: object, timeout: float = 240, **variabl
 
 def _imports(arguments: Sequence[str], cwd: Path) -> Sequence[str]:
     """Return what to import first: a command with ranks, or of a scenario with ranks, starts them by torchrun."""
-    if "--dry-run" in arguments:
-        return ()
     files = [cwd / word for word in arguments if word.endswith(".toml")]
     texts = [path.read_text(encoding="utf-8", errors="replace") for path in files if _is_short(path)]
     ranked = "--ranks" in arguments or any(re.search(r"^ranks\b", text, re.MULTILINE) for text in texts)
-    return RANKS if ranked else ()
+    return RANKS if ranked and "--dry-run" not in arguments else ()
 
 
 def _is_short(path: Path) -> bool:
@@ -205,117 +183,48 @@ def _is_short(path: Path) -> bool:
     return path.is_file() and path.stat().st_size < 1 << 20
 
 
-def _asked(connection: socket.socket, request: Mapping[str, Any], streams: tuple[int, int]) -> int:
-    """Send a request; return the process id of the command."""
-    body = json.dumps(request).encode()
-    socket.send_fds(connection, [NUMBER.pack(len(body))], list(streams))
-    connection.sendall(body)
-    return _received(connection)
-
-
-def _read_all(handles: tuple[int, int], deadline: float) -> tuple[str, str]:
-    """Read two pipes to their ends; raise `TimeoutError` at the deadline."""
-    said = dict.fromkeys(handles, b"")
-    with selectors.DefaultSelector() as selector:
-        for handle in handles:
-            selector.register(handle, selectors.EVENT_READ)
-        while selector.get_map():
-            ready = selector.select(deadline - time.monotonic())
-            if not ready:
-                raise TimeoutError
-            for key, _ in ready:
-                piece = os.read(key.fd, 1 << 16)
-                said[key.fd] += piece
-                if not piece:
-                    selector.unregister(key.fd)
-    out, error = (said[handle].decode() for handle in handles)
-    return out, error
-
-
-def _received(control: socket.socket) -> int:
-    number: int
-    [number] = NUMBER.unpack(_exactly(control, NUMBER.size))
-    return number
-
-
-def _exactly(control: socket.socket, size: int) -> bytes:
-    found = b""
-    while len(found) < size:
-        piece = control.recv(size - len(found))
-        if not piece:
-            raise EOFError("the server of commands has ended")
-        found += piece
-    return found
-
-
-def serve(control: socket.socket, listener: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
-    """Answer requests until `control` ends; in the process of each command, return its request and its streams."""
-    running: dict[int, tuple[int, socket.socket]] = {}
+def serve(listener: Listener) -> NoReturn:
+    """Run a command for each request, beside others."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
-        ready, _, _ = select.select([control, listener, *running], [], [])
-        for handle in running.keys() & set(ready):
-            _tell_end(*running.pop(handle))
-            os.close(handle)
-        if control in ready:
-            return None
-        if listener not in ready:
-            continue
-        connection, _ = listener.accept()
-        head, streams, _, _ = socket.recv_fds(connection, NUMBER.size, 2)
-        if head:
-            request = json.loads(_exactly(connection, *NUMBER.unpack(head)))
-            import_now(request["imports"])
-            command = os.fork()
-            if not command:
-                for one in (control, listener, connection, *(waiting for _, waiting in running.values())):
-                    one.close()
-                for handle in running:
-                    os.close(handle)
-                return request, streams
-            running[os.pidfd_open(command)] = command, connection
-            with contextlib.suppress(OSError):  # nobody waits any more
-                connection.sendall(NUMBER.pack(command))
-        else:
-            connection.close()
-        for handle in streams:
-            os.close(handle)
+        with contextlib.suppress(EOFError), listener.accept() as connection:
+            request = connection.recv()
+            import_now(request.imports)
+            if not os.fork():
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                attend(request, connection)
 
 
-def _tell_end(command: int, connection: socket.socket) -> None:
-    """Tell whoever started a command its exit code; it has ended."""
-    _, status = os.waitpid(command, 0)
-    with connection, contextlib.suppress(OSError):  # nobody waits any more
-        connection.sendall(NUMBER.pack(os.waitstatus_to_exitcode(status)))
+def attend(request: Request, connection: Connection) -> NoReturn:
+    """Run a command, and tell whoever has asked for it its id and its exit code."""
+    with contextlib.ExitStack() as stack:
+        out, error = (stack.enter_context(Path(name).open("wb")) for name in request.streams)
+        command = copy_of(
+            functools.partial(_run, request),
+            cwd=request.cwd,
+            env=request.env,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=error,
+            start_new_session=request.session,
+        )
+    with contextlib.suppress(OSError):  # nobody waits any more
+        connection.send(command.pid)
+        connection.send(command.wait())
+    os._exit(0)
 
 
-def import_now(names: Sequence[str]) -> None:
-    """Import modules by name, and spare the garbage collector of this process and of its copies what they hold."""
-    for name in names:
-        importlib.import_module(name)
-    if names:
-        gc.freeze()
-
-
-def become(request: Mapping[str, Any], pipes: list[int]) -> None:
-    """Take over a command's session, folder, environment, streams, limits and arguments."""
-    if request["session"]:
-        os.setsid()
-    os.chdir(request["cwd"])
-    os.environ.clear()
-    os.environ.update(request["env"])
-    tempfile.tempdir = None
-    sys.path[:0] = [request["cwd"], *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    for number, handle in enumerate(pipes, start=1):
-        os.dup2(handle, number)
-        os.close(handle)
-    limit(**request["limits"])
+def _run(request: Request) -> NoReturn:
+    """Be a command, in its own process."""
+    sys.path[:0] = [str(request.cwd), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    limit(**request.limits)  # type: ignore[arg-type]
     if "FAULTS_CONTROL" in os.environ:  # this is the command whose operations `tests.faults` counts
         ctypes.CDLL(None).faults_begin()
-    sys.argv = ["storebench", *request["arguments"]]
+    run_command(*request.arguments)
 
 
 def limit(more_memory: int | None = None, largest_file: int | None = None, group: str | None = None) -> None:
-    """Limit what this process may take from now on; see `CommandServer.run`."""
+    """Limit what this process may take from now on."""
     if group is not None:
         Path(group, "cgroup.procs").write_text(str(os.getpid()), encoding="ascii")
     if more_memory is not None:
@@ -326,66 +235,16 @@ def limit(more_memory: int | None = None, largest_file: int | None = None, group
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
 
 
-def preload() -> None:
-    """Import what commands import when they need it, and do once what each would do for the first time."""
-    import storebench
-
-    own = (module.name for module in pkgutil.walk_packages(storebench.__path__, "storebench."))
-    for name in (*HEAVY, *(name for name in own if not name.startswith(NOT_YET)), "tests.support.warm_cells"):
-        importlib.import_module(name)
-    for name in FORMATS:
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
-    importlib.import_module("tests.support.warm_package").warm_up()
-
-
-def main() -> None:
-    """Serve on the sockets that the arguments number, and go on as the command line in each child; or as the words say."""
-    first, *others = sys.argv[1:]
-    if first == "here":
-        here(*others)
-    from tests.support.forks import leave_finalizers_to_this_process, ready_to_fork
-
-    gc.disable()  # it would look through what is imported again and again
-    unsaid, sys.dont_write_bytecode = sys.dont_write_bytecode, False
-    preload()  # and leave the package compiled to the interpreters that tests start
-    sys.dont_write_bytecode = unsaid
-    leave_finalizers_to_this_process()
-    ready_to_fork()
-    gc.enable()
-    control, listener = (socket.socket(fileno=int(number)) for number in (first, *others))
-    found = serve(control, listener)
-    if found is None:
-        leave(0)
-    become(*found)
-    leave(run_command())
-
-
-def here(*arguments: str) -> NoReturn:
-    """Be ``storebench ARGUMENTS`` with ranks, and import first what its cells would import."""
-    os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    gc.disable()
-    import_now(("storebench.worker.replicate", *RANKS))
-    gc.enable()
-    sys.argv = ["storebench", *arguments]
-    leave(run_command())
-
-
-def run_command() -> int:
-    """Run the command line; return its exit code."""
+def run_command(*arguments: str) -> NoReturn:
+    """Be ``storebench ARGUMENTS``, and end as Python would, but without taking apart all that was imported."""
     from storebench.__main__ import main as command
-    from tests.support.warm_cells import warm_cells
 
+    sys.argv, code = ["storebench", *arguments], 0
     try:
         with warm_cells():
             command()
     except SystemExit as end:
-        return int(end.code or 0)
-    return 0
-
-
-def leave(code: int) -> NoReturn:
-    """End this process as Python would, but for taking apart all that was imported, which takes a second."""
+        code = int(end.code or 0)
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     sys.stdout.flush()
@@ -393,5 +252,62 @@ def leave(code: int) -> NoReturn:
     os._exit(code)
 
 
+def preload() -> None:
+    """Import what commands import when they need it, and do once what each would do for the first time."""
+    import storebench
+
+    ours = (module.name for module in pkgutil.walk_packages(storebench.__path__, "storebench."))
+    for name in (*HEAVY, *(name for name in ours if not name.startswith(NOT_YET))):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    import typer.main
+
+    from storebench.cli.main import app
+    from storebench.datasets import synthetic
+    from storebench.formats.origin import code_facts
+    from storebench.probes.environment import environment
+    from storebench.record.lines import record_from_dict
+    from storebench.report.content import content_of
+    from storebench.report.page import markdown
+    from tests.support.kept_data import keep_real_data, read_real_data
+
+    code_facts("lmdb")
+    environment(ROOT)
+    synthetic._grain()
+    for number in range(synthetic.FIELD_COUNT):
+        for kind in (synthetic.photograph, synthetic.thumbnail):
+            synthetic._field(number, kind.keywords["power"])
+    keep_real_data()
+    read_real_data()
+    records = map(json.loads, RECORDS.read_text(encoding="utf-8").splitlines()[:2])
+    nowhere = Path("run") / RECORDS.name  # without step tables, whose readers take memory
+    markdown(content_of([(record_from_dict(record, where=str(RECORDS)), nowhere) for record in records]))
+    typer.main.get_command = functools.cache(typer.main.get_command)
+    typer.main.get_command(app)
+
+
+def main(*words: str) -> None:
+    """Be the server, or, after the word "here", a command with ranks."""
+    gc.disable()  # it would look through what is imported again and again
+    if words:
+        os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        import_now(("storebench.worker.replicate", *RANKS))
+        gc.enable()
+        run_command(*words[1:])
+    end_with_parent(signal.SIGKILL)
+    address = f"storebench-commands-{os.getpid()}-{time.time_ns()}"
+    with Listener(f"\0{address}", backlog=64) as listener:
+        print(address, flush=True)
+        unsaid, sys.dont_write_bytecode = sys.dont_write_bytecode, False
+        preload()  # and leave the package compiled to the interpreters that tests start
+        sys.dont_write_bytecode = unsaid
+        gc.collect()
+        gc.freeze()
+        gc.enable()
+        serve(listener)
+
+
 if __name__ == "__main__":
-    main()
+    from tests.support import quick_cli  # requests are of a class of this name, not of the module __main__
+
+    quick_cli.main(*sys.argv[1:])

@@ -1,17 +1,15 @@
 """Ranks of a job without torchrun: copies of this process that join a group of torch.distributed over gloo.
 
-A copy need not import torch again, which takes longer than everything else that a test does. Tests of the launch start
-torchrun.
+Tests of the launch start torchrun.
 """
 
+import contextlib
 import functools
-import gc
-import importlib
 import multiprocessing
 import os
+import subprocess
 import tempfile
 import traceback
-import warnings
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -24,6 +22,7 @@ from storebench.formats.origin import code_facts
 from storebench.probes.environment import environment
 from storebench.ranks.group import Group, TorchGroup
 from storebench.ranks.membership import Membership
+from tests.support.copies import RANKS, copy_of, import_now
 
 TIMEOUT_S = 60.0
 
@@ -39,44 +38,32 @@ def know_once() -> None:
 
 def in_ranks(ranks: int, work: Callable[[Group], T]) -> list[T]:
     """Run `work` in that many processes that are one group, and return what each returned, in rank order."""
-    importlib.import_module("torch._dynamo")  # DistributedDataParallel imports it, and each copy would
     know_once()
-    gc.freeze()  # so that no copy looks through it
-    context = multiprocessing.get_context("fork")
+    import_now(RANKS[1:])
     with tempfile.TemporaryDirectory(prefix="sb-ranks-") as folder:
-        pipes = [context.Pipe(duplex=False) for _ in range(ranks)]
-        processes = [
-            context.Process(target=_rank, args=(rank, ranks, Path(folder), work, pipes[rank][1]))
-            for rank in range(ranks)
+        pipes = [multiprocessing.Pipe(duplex=False) for _ in range(ranks)]
+        copies = [
+            copy_of(functools.partial(_rank, rank, ranks, Path(folder), work, sender))
+            for rank, (_, sender) in enumerate(pipes)
         ]
-        with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", DeprecationWarning
-            )  # pytest-xdist has threads, which no rank needs
-            for process in processes:
-                process.start()
         try:
-            answers = [_answer(receiver) for receiver, _ in pipes]
+            answers: list[Any] = [
+                receiver.recv() if receiver.poll(TIMEOUT_S) else "a rank did not answer"
+                for receiver, _ in pipes
+            ]
         finally:
-            for process in processes:
-                process.join(1 if process.is_alive() else None)
-                process.kill()
-                process.join()
+            for copy in copies:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    copy.wait(1)
+                copy.kill()
+                copy.wait()
     for answer in answers:
         assert not isinstance(answer, str), answer
-    return [answer[0] for answer in answers if not isinstance(answer, str)]
-
-
-def _answer(receiver: Connection) -> tuple[Any] | str:
-    """Return what a rank sent: its value in a tuple, or what went wrong."""
-    if not receiver.poll(TIMEOUT_S):
-        return "a rank did not answer"
-    answer: tuple[Any] | str = receiver.recv()
-    return answer
+    return [answer for [answer] in answers]
 
 
 def _rank(rank: int, ranks: int, folder: Path, work: Callable[[Group], T], sender: Connection) -> None:
-    answer: tuple[T] | str
+    answer: Any
     try:
         torch.set_num_threads(1)
         dist.init_process_group(

@@ -30,7 +30,7 @@ from storebench.ranks.launch import (
     collect_output,
     tell_nobody,
 )
-from tests.support.quick_cli import RANKS, import_now
+from tests.support.copies import RANKS, import_now
 
 RANK = """
 import json, os, signal, sys, time
