@@ -152,9 +152,7 @@ def recorded(
     loader: Loader, batches: list[Indices], shape: tuple[int, int, int], number: int, *, keep: bool
 ) -> tuple[float, float]:
     """Return the recorded seconds of one epoch that computes nothing, and the seconds of its pauses."""
-    keeper = (
-        SampleKeeper([len(batch) for batch in batches], shape, paused=loader.paused) if keep else keep_nothing
-    )
+    keeper = SampleKeeper([len(batch) for batch in batches], shape) if keep else keep_nothing
     times = run_epoch(loader.epoch(EpochPlan(epoch=number, batches=batches)), NoStep(), keeper)
     table = step_table(times, [], warmup_steps=0)
     return wall_ns(table) / 1e9, float(table["paused_ns"].sum()) / 1e9
@@ -203,7 +201,7 @@ def uncounted() -> Iterator[None]:
 def drained(loader: Loader, batches: list[Indices], number: int) -> float:
     """Return the recorded seconds of an epoch whose batches are only taken."""
     plan = EpochPlan(epoch=number, batches=batches)
-    with AfterStep(keep_nothing, loader.paused) as after_step:
+    with AfterStep(keep_nothing) as after_step:
         times = run_epoch(loader.epoch(plan), NoStep(), after_step)
     return wall_ns(step_table(times, [], warmup_steps=0)) / 1e9
 

@@ -1,4 +1,4 @@
-"""The preparation of samples: a crop and a mirroring, or the part of an image file, by seed, epoch and sample index only."""
+"""The preparation of samples, by seed, epoch and index only: a crop and a mirroring, or the part of an image file."""
 
 import functools
 import time

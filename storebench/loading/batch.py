@@ -32,14 +32,14 @@ class Prepare(Protocol):
         """Whether batches are made of single samples, by `batch`, and not of the pixels of a batch."""
 
     def batch(self, reader: Reader, indices: Indices, allocate: Allocate, /) -> Any:
-        """Return what the script is given for the samples of a batch, whose pixels are decoded into memory from `allocate`."""
+        """Return the script's batch of some samples, whose pixels are decoded into memory from `allocate`."""
 
     @property
     def is_view(self) -> bool:
         """Whether it returns a view of the pixels, so that these may be made in shared memory at once."""
 
     def __call__(self, pixels: torch.Tensor, /) -> Any:
-        """Return what the script is given for pixels, uint8 [n, H, W, C]."""
+        """Return the script's batch of pixels, uint8 [n, H, W, C]."""
 
     def enter(self, worker: int, /) -> None:
         """Set up a worker process before its first batch."""

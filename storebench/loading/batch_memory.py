@@ -1,4 +1,4 @@
-"""Memory of batches: regions that a loop shares with a worker, and memory that is used again when nothing refers to it any more."""
+"""Memory of batches: regions shared with a worker, and memory that is used again when nothing refers to it."""
 
 import ctypes
 import io

@@ -1,4 +1,4 @@
-"""The loader of torch's DataLoader: worker processes, or the loop's own process; as for a GPU, a thread receives batches."""
+"""The loader of torch's DataLoader: worker processes, or the loop's process; a thread may receive batches."""
 
 import contextlib
 import dataclasses
@@ -84,9 +84,6 @@ class Loader(ABC):
     def close_epoch(self) -> DataStoreFacts | None:
         """Return the facts of the ranks' data store in the last epoch; None without a data store."""
         return None
-
-    def paused(self, nanoseconds: int) -> None:  # noqa: B027 - most loaders do not look at how long a step takes
-        """Note a pause of the loop since the last batch, in nanoseconds, that is no part of the training."""
 
     def __enter__(self) -> Self:
         return self

@@ -48,11 +48,11 @@ class ProcessSettings(dict[str, Any]):
         )
 
     def require_unchanged(self, backend: str) -> None:
-        """Raise `CellFailedError` if a setting is no longer as it was: the cell would compute under other conditions."""
+        """Raise `CellFailedError` if a setting has changed: the cell would compute under other conditions."""
         for name, now in type(self).now().items():
             if now != self[name]:
                 raise CellFailedError(
-                    f"the reader of {backend} changed {name} from {self[name]} to {now} in the process that is measured",
+                    f"the reader of {backend} changed {name} from {self[name]} to {now} in the measured process",
                     hint="A reader may set these in processes and threads of its own only.",
                 )
 
@@ -324,7 +324,7 @@ def seed_of(job: LoadJob, epoch: int) -> Seed | None:
 
 
 def native_orders(job: LoadJob, manifest: Manifest) -> Callable[[int], list[Indices]]:
-    """Return a function that gives the orders in which the job's reader, which has its own, serves the passes of an epoch."""
+    """Return a function that gives the orders in which a reader with its own order serves the passes of an epoch."""
     backend = job.backend
     reader = get_format(backend.format).readers()[backend.reader].reader
     options = reader.options_type.parse(backend.options, backend.name)

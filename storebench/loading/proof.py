@@ -3,7 +3,7 @@
 import dataclasses
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +25,7 @@ KEPT_SAMPLES = 128
 """Samples that are drawn of an epoch: a fault in 5% of its samples is missed in one epoch of 700."""
 
 PAUSED_FRAC = 0.005
-"""Beyond `KEPT_AT_LEAST` samples, pauses take at most this share of the epoch so far, because workers continue meanwhile."""
+"""Beyond `KEPT_AT_LEAST` samples, pauses take at most this share of the epoch so far: workers continue meanwhile."""
 
 _RANDOM = random.SystemRandom()  # has no state that could be read
 
@@ -43,14 +43,7 @@ class Kept:
 class SampleKeeper:
     """Copy a few randomly chosen samples of an epoch's batches, each when the loop has finished with its batch."""
 
-    def __init__(
-        self,
-        sizes: Sequence[int],
-        shape: tuple[int, int, int],
-        *,
-        first_step: int = 0,
-        paused: Callable[[int], object] = lambda _nanoseconds: None,
-    ) -> None:
+    def __init__(self, sizes: Sequence[int], shape: tuple[int, int, int], *, first_step: int = 0) -> None:
         self._sizes, self._first_step = sizes, first_step
         self._timed = self._left = sum(sizes[first_step:])
         self._most = min(KEPT_SAMPLES, max(1, KEPT_BYTES // int(np.prod(shape))), self._timed)
@@ -59,7 +52,6 @@ class SampleKeeper:
         self._pixels.fill(1)  # zeros() alone would leave the page faults to the epoch
         self._labels = np.zeros(self._most, np.int64)
         self._indices = np.zeros(self._most, np.int64)
-        self._report_pause = paused
         self._step = self._kept = self._absent = 0
         self._began_ns = self._paused_ns = 0
 
@@ -75,9 +67,7 @@ class SampleKeeper:
             return False
         self._began_ns = self._began_ns or start
         self.copy(batch, rows)
-        paused_ns = time.perf_counter_ns() - start
-        self._paused_ns += paused_ns
-        self._report_pause(paused_ns)
+        self._paused_ns += time.perf_counter_ns() - start
         return True
 
     def _choose(self, size: int, now_ns: int) -> list[int]:
@@ -128,7 +118,7 @@ class SampleKeeper:
 
 
 def _select(size: int, left: int, needed: float) -> list[int]:
-    """Return the rows, among the next `size` of `left` samples, that belong to the `needed` that are still to be chosen."""
+    """Return the chosen rows of the next `size` samples, when `needed` of `left` are still to be chosen."""
     unit = _RANDOM.random()
     if unit < 1 - needed * size / left:  # no more than the probability that no row is chosen
         return []
@@ -156,7 +146,7 @@ class TimedCheck:
 
 
 def opened_again(store: Path, backend: Backend) -> Reader:
-    """Open a backend's own reader again in this process; if it holds all pixels or reads elsewhere, the one for verification."""
+    """Open a backend's reader again; if it holds all pixels or reads elsewhere, the reader for verification."""
     manifest, traits = decoded_by(Manifest.read(store), backend), traits_of(backend)
     if traits.holds_pixels or traits.remote:
         return get_format(manifest.format).auditor(store, manifest)
@@ -191,7 +181,7 @@ class Truth:
         )
 
     def _late(self, reader: Reader, kept: Kept, rows: Indices, epoch: int) -> list[int]:
-        """Return those of `rows`, which are right, that are not yet right when the reader returns from fetching their windows."""
+        """Return those of the right `rows` that are not yet right when fetching their windows returns."""
         no_windows = self.augment.identity or self.augment.resized is not None
         if no_windows or not len(rows) or not reader.serves_windows:
             return []
@@ -213,7 +203,7 @@ class Truth:
         return right is not None and label == int(reader.labels[index]) and np.array_equal(pixels, right[0])
 
     def _right(self, reader: Reader, epoch: int, indices: Indices) -> Batch | None:
-        """Return one sample as it should have been served, uint8 [1, h, w, C]; None if the store's is not as written."""
+        """Return one sample as it should be served, uint8 [1, h, w, C]; None if the store's is not as written."""
         right = np.empty((1, *self.augment.output_shape(reader.image_shape)), np.uint8)
         if any_size(reader.payload_codec):
             payloads = reader.fetch(indices)
@@ -234,7 +224,7 @@ class Truth:
         return right
 
     def _as_written(self, reader: Reader, indices: Indices, images: Batch) -> bool:
-        """Return whether one image is that of the store; a decoder of choice must give its own pixels of the right payload."""
+        """Compare one image with the store's; a decoder of choice must give its own pixels of the right payload."""
         written = images[0]
         if self.backend.codec_options:
             manifest, written = reader.manifest, np.empty(reader.image_shape, np.uint8)

@@ -29,7 +29,7 @@ from storebench.probes.batch_io import BatchIo
 
 
 class _WorkerEnd:
-    """The worker's end: shares and regions come in; batches go out as rows, and are in the region that was lent last, as it is in the cache."""
+    """The worker's end: shares and regions come in, batches go out, in the region that was lent last."""
 
     lost = False
 
@@ -120,7 +120,7 @@ class _LoopEnd:
         return self._connection.poll()
 
     def close(self) -> None:
-        """End the worker, as soon as it receives or sends. Closing alone does not: other workers may have a copy of this end."""
+        """End the worker, as soon as it receives or sends. Closing alone does not: other workers may hold this end."""
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(self._connection.fileno())) as line:
             line.shutdown(socket.SHUT_RDWR)
         self._connection.close()

@@ -24,7 +24,7 @@ from storebench.record.manifest import Manifest
 Transform = Callable[[Any], Any]
 
 OPENED_BEFORE_A_FORK: list[object] = []
-"""Readers and loaders of a parent process. They are kept, because destroying one here could affect files that the parent still uses."""
+"""Readers and loaders of a parent process, kept: destroying one here could affect files that the parent still uses."""
 
 
 def _new(shape: tuple[int, ...]) -> torch.Tensor:
@@ -181,7 +181,7 @@ class StoreDataset(torch_data.Dataset[tuple[Any, int]]):
             opened = get_format(self.manifest.format).reader(
                 self.store, self.manifest, self.backend.reader, dict(self.backend.options)
             )
-            # Called when the dataset is destroyed or its process ends, also in worker processes, but never in a forked child.
+            # Called when the dataset is destroyed or its process ends, but never in a forked child.
             self._closing = process_util.Finalize(self, opened.close, exitpriority=0)
             self._reader, self._opened_by = opened, os.getpid()
         return self._reader

@@ -91,13 +91,13 @@ class Loader(torch_data.DataLoader[Any]):
     workers
         Producers beside the loop; with 0 the loop's own thread makes the batches.
     kind
-        ``"ring"`` for worker processes that share memory with the loop; ``"threads"`` for threads of this process, which
-        suit readers and transforms that release the GIL, and which share its random state.
+        ``"ring"`` for worker processes that share memory with the loop; ``"threads"`` for threads of this process,
+        which suit readers and transforms that release the GIL, and which share its random state.
     transform
         Called in the workers with each batch's images, uint8 [n, C, H, W]; its result takes their place.
         It must be picklable unless workers are forked, and its result in any case.
     collate_fn
-        As for the DataLoader: called in the workers with each batch's samples, it returns what the loop is given. In place
+        As for the DataLoader: called in the workers with each batch's samples, it returns the loop's batch. In place
         of `transform`, for batches other than images and labels.
     pin_memory
         Whether batches are copied to page-locked memory, if there is an accelerator.

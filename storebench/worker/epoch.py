@@ -40,14 +40,8 @@ from storebench.worker.tournament import Played, Tournament
 class AfterStep:
     """The work between two steps of one epoch, for `storebench.training.loop.run_epoch`."""
 
-    def __init__(
-        self,
-        keep: Callable[[LoadedBatch], bool],
-        paused: Callable[[int], None],
-        play: Callable[[], bool] | None = None,
-    ) -> None:
+    def __init__(self, keep: Callable[[LoadedBatch], bool], play: Callable[[], bool] | None = None) -> None:
         self._keep = keep
-        self._paused = paused
         self._play = play
         self.own_reads = 0
 
@@ -59,14 +53,12 @@ class AfterStep:
         self.own_reads = METER.end()
 
     def __call__(self, batch: LoadedBatch) -> bool:
-        """Return whether the time that this took is a pause."""
-        kept, begun = self._keep(batch), time.perf_counter_ns()
+        """Return True if the time that this took is a pause."""
+        kept = self._keep(batch)
         read = batch.io is None and batch.worker == LOOP_WORKER
         if read:
             batch.io = METER.read()
         played = self._play is not None and self._play()
-        if read or played:
-            self._paused(time.perf_counter_ns() - begun)
         return kept or read or played
 
 
@@ -103,7 +95,7 @@ class ResidencyWatch:
             self._sampler.close()
 
     def begin(self) -> None:
-        """Begin to sample, unless files must stay unopened until the first batch; call it before any rank begins to read."""
+        """Begin to sample, unless files must stay unopened until the first batch; no rank reads yet."""
         if self._sampler is not None and not self._late:
             self._sampler.begin()
 
@@ -198,7 +190,6 @@ def timed_epoch(setup: Setup, number: int, cache: CacheFacts) -> tuple[EpochMeas
             [] if setup.traits.ready_made else [len(batch) for batch in batches],
             setup.augment.output_shape(setup.manifest.dataset.image_shape),
             first_step=setup.cell.warmup_steps,
-            paused=setup.loader.paused,
         )
         watch = ResidencyWatch(
             setup.cell,
@@ -221,7 +212,7 @@ def timed_epoch(setup: Setup, number: int, cache: CacheFacts) -> tuple[EpochMeas
         setup.group.barrier()
         barrier_ns = time.perf_counter_ns()
         plan = setup.sampling.plan(number, batches)
-        with games, AfterStep(keeper, setup.loader.paused, games if games.due else None) as after_step:
+        with games, AfterStep(keeper, games if games.due else None) as after_step:
             times = run_epoch(watch.over(setup.served(plan)), setup.step, after_step)
         reported = sum(step.io.own_reads for step in times if step.io is not None)
         payload_bytes = sum(step.payload_bytes for step in times)

@@ -74,7 +74,6 @@ def test_a_loader_that_augments_for_another_epoch_fails_the_cell(run: Run) -> No
     ("fault", "finding", "matrix"),
     [
         ("early", "before the epoch", {}),
-        ("pausing", "was made by the loop, but begun", {}),
         ("keeping", "before the epoch", {"epochs": 2, "shuffle": False}),
         ("late", "after the loop had it", {"compute": "emulated:200"}),
     ],

@@ -17,7 +17,7 @@ from storebench.probes.code import running_digest
 from storebench.record.lines import STEPS_DIR
 from storebench.record.schema import CacheVerdict, Coverage, Digests, Record, Status
 from storebench.settings.words import CacheState
-from storebench.worker.epoch_record import Proof
+from storebench.worker.epoch_proof import Proof
 from storebench.worker.replicate import run as run_replicate
 from storebench.worker.setup import Setup
 from tests.support.harness_tools import Bench, cell_job, scenario, steps_of
@@ -168,7 +168,7 @@ def test_the_notes_of_all_readers_stand_in_the_record(bench: Bench, run_folder: 
     [one] = records_of(bench, run_folder, "lmdb:direct", loader="threads", workers=1)
     opened = records_of(bench, run_folder, "lmdb:direct")[0].reader_notes
     assert opened, "what the reader says on opening"
-    assert one.reader_notes.keys() == opened.keys() | {"made_by_loop"}, "and what the loader says on closing"
+    assert one.reader_notes.keys() == opened.keys()
     assert records_of(bench, run_folder)[0].reader_notes == {"readahead": "on"}
 
 

@@ -115,7 +115,7 @@ def _belongings() -> Counter[str]:
     return Counter(
         [f"process {child.pid}" for child in multiprocessing.active_children()]
         + [f"thread {thread.name}" for thread in threading.enumerate()]
-        + [f"descriptor of {_opened(descriptor)}" for descriptor in os.listdir("/proc/self/fd")]  # noqa: PTH208 - as plain as can be
+        + [f"descriptor of {_opened(descriptor)}" for descriptor in os.listdir("/proc/self/fd")]  # noqa: PTH208
         + ["shared memory"] * sum("memfd:" in line or "/dev/shm" in line for line in maps)
     )
 

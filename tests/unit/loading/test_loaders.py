@@ -13,13 +13,11 @@ import torch
 from storebench.errors import CellFailedError, CorruptDataError, CorruptStoreError, UnknownNameError
 from storebench.formats.base import Batch, Indices
 from storebench.formats.registry import PAPER_BACKENDS
-from storebench.loading import producer as ready
 from storebench.loading.augment import Augment
 from storebench.loading.batch import LOOP_WORKER, EpochPlan, LoadedBatch, LoadJob
 from storebench.loading.loader import LOADERS, RECEIVED, Loader, ReceivingLoader, get_loader
 from storebench.loading.order import epoch_order
 from storebench.loading.producer import READY_BATCHES
-from storebench.loading.worker_queues import SLOTS
 from storebench.testing.stores import COUNT, SHAPE, SmallStore
 from tests.support.loading_tools import MakeJob, MakePlan, StoreOf, assert_served, copied, drained
 
@@ -63,12 +61,7 @@ class TestEveryLoader:
                 assert_served(batches, plan, store_of("lmdb"))
                 assert len(batches[-1].indices) == COUNT % 10
                 made_by = [batch.worker for batch in batches]
-                if kind is get_loader("threads") and workers == 1:
-                    assert set(made_by) <= {0, LOOP_WORKER}  # test_only_thread.py
-                else:
-                    assert made_by == [
-                        step % workers if workers else LOOP_WORKER for step in range(len(batches))
-                    ]
+                assert made_by == [step % workers if workers else LOOP_WORKER for step in range(len(batches))]
             assert len(loader.close()) == max(1, workers)
 
     def test_spans_follow_one_another(
@@ -89,15 +82,6 @@ class TestEveryLoader:
             ends[batch.worker] = spans.ready_ns
         assert max(ends.values()) < time.perf_counter_ns()
 
-    def test_payload_bytes_are_those_of_the_store(
-        self, kind: type[Loader], make_job: MakeJob, make_plan: MakePlan, store_of: StoreOf
-    ) -> None:
-        with kind(make_job("png"), workers=2) as loader:
-            loader.open()
-            for batch in drained(loader, make_plan()):
-                payloads = store_of("png").payloads
-                assert batch.payload_bytes == sum(len(payloads[index]) for index in batch.indices)
-
     def test_augmented_pixels_are_the_same_from_every_producer(
         self, kind: type[Loader], workers: int, make_job: MakeJob, make_plan: MakePlan, store_of: StoreOf
     ) -> None:
@@ -109,16 +93,6 @@ class TestEveryLoader:
                 images = store_of("lmdb").pixels[batch.indices]
                 augment.apply(images, batch.indices, expected, seed=5, epoch=3)
                 np.testing.assert_array_equal(batch.pixels.numpy(), expected)
-
-    def test_fewer_steps_than_an_epoch_has(
-        self, kind: type[Loader], workers: int, make_job: MakeJob, make_plan: MakePlan, store_of: StoreOf
-    ) -> None:
-        """Some producers get nothing at all."""
-        with kind(make_job(), workers=workers) as loader:
-            loader.open()
-            for steps in (1, 3, 0, 2, None):
-                plan = make_plan(max_steps=steps)
-                assert_served(drained(loader, plan), plan, store_of("lmdb"))
 
     def test_batches_may_grow_and_shrink_between_epochs(
         self, kind: type[Loader], workers: int, make_job: MakeJob, make_plan: MakePlan, store_of: StoreOf
@@ -176,17 +150,6 @@ class TestEveryLoader:
                 ]
                 assert all(len(numbers) == 1 for numbers in which)
                 assert all(one != following for one, following in itertools.pairwise(which))
-
-    def test_large_ready_made_batches_are_two_and_still_change(
-        self, kind: type[Loader], workers: int, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(ready, "READY_BYTES", 1)
-        with kind(make_job("null"), workers=workers) as loader:
-            loader.open()
-            served = drained(loader, EpochPlan(epoch=0, batches=[np.arange(4)] * 8))
-        pixels = [batch.pixels.numpy().tobytes() for batch in served]
-        assert len(set(pixels)) == 2 * max(1, workers)
-        assert all(one != following for one, following in itertools.pairwise(pixels))
 
     @pytest.mark.usefixtures("odd")
     @pytest.mark.parametrize("workers", [*FEW, MORE])
@@ -271,11 +234,6 @@ class TestEveryLoader:
         assert time.monotonic() - start < 20
         assert loader.close() == []
 
-    def test_closing_before_opening_is_harmless(
-        self, kind: type[Loader], workers: int, make_job: MakeJob
-    ) -> None:
-        assert kind(make_job(), workers=workers).close() == []
-
     @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
     def test_pinned_batches_for_a_gpu(
         self, kind: type[Loader], make_job: MakeJob, make_plan: MakePlan, store_of: StoreOf
@@ -322,37 +280,6 @@ class TestMakingBatchesAhead:
         assert all(1 <= len(own) <= 3 for own in places.values())  # fewer where the loop is quick
         assert not places[0] & places[1]
 
-    def test_a_slot_that_a_short_batch_filled_first_is_no_smaller(
-        self, name: str, make_job: MakeJob, make_plan: MakePlan
-    ) -> None:
-        """Memory that is new in the middle of an epoch would cost a step its page faults."""
-        with get_loader(name)(make_job(), workers=1) as loader:
-            loader.open()
-            sizes = [1, 1, 1, *[9] * 6]
-            served = []  # kept, so that no new buffer lies where one was given up
-            for batch in loader.epoch(EpochPlan(epoch=0, batches=[np.arange(size) for size in sizes])):
-                served.append(batch.pixels)
-                time.sleep(0.01)  # so that all of a lane's memory is in use
-        assert [len(pixels) for pixels in served] == sizes
-        assert len({pixels.data_ptr() for pixels in served}) <= SLOTS
-
-    @pytest.mark.usefixtures("odd")
-    def test_a_slow_loop_does_not_wait(self, name: str, make_job: MakeJob, make_plan: MakePlan) -> None:
-        """Producing takes 20 ms and the loop 40: most batches are ready when it asks for them."""
-        with get_loader(name)(make_job("odd+raw:slow"), workers=2) as loader:
-            loader.open()
-            ready = 0
-            batches = loader.epoch(make_plan(batch_size=4))
-            for _ in range(17):
-                asked = time.perf_counter_ns()
-                ready += next(batches).spans.ready_ns < asked
-                time.sleep(0.04)
-        assert ready > 8
-
-    def test_an_epoch_needs_an_open_loader(self, name: str, make_job: MakeJob, make_plan: MakePlan) -> None:
-        with pytest.raises(RuntimeError, match="not open"):
-            get_loader(name)(make_job(), workers=2).epoch(make_plan())
-
     def test_an_epoch_that_was_left_does_not_go_on(
         self, name: str, make_job: MakeJob, make_plan: MakePlan, store_of: StoreOf
     ) -> None:
@@ -381,7 +308,7 @@ class TestMakingBatchesAhead:
 
 
 def drained_or_bereaved(loader: ReceivingLoader, plan: EpochPlan) -> None:
-    """Run an epoch as the harness does: torch's signal handler reports a dead worker wherever the loop is at that moment."""
+    """Run an epoch as the harness does: torch's signal handler reports a dead worker wherever the loop is."""
     try:
         drained(loader, plan)
     except RuntimeError as error:
@@ -404,17 +331,6 @@ class TestReceivingAhead:
                     np.testing.assert_array_equal(
                         batch.pixels.numpy(), store_of("lmdb").pixels[batch.indices]
                     )
-
-    def test_memory_is_bounded_and_used_again(self, make_job: MakeJob, make_plan: MakePlan) -> None:
-        with ReceivingLoader(dataclasses.replace(make_job(), batch_size=3), workers=2) as loader:
-            loader.open()
-            places: set[int] = set()
-            for number in range(4):
-                for batch in loader.epoch(make_plan(number, batch_size=3)):
-                    places.add(batch.pixels.data_ptr())
-                    assert not batch.pixels.is_shared()
-                    time.sleep(0.001)
-        assert 1 < len(places) <= 2 * 2 + 2
 
     def test_a_worker_that_dies_is_told_and_the_thread_ends(
         self, make_job: MakeJob, make_plan: MakePlan

@@ -1,11 +1,9 @@
 """A store as a dataset of torch: samples, batches, worker processes, and what is refused."""
 
 import io
-import os
 import pickle
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image as PilImage
-from torch.utils.data import DataLoader, get_worker_info
+from torch.utils.data import DataLoader
 
-from storebench.errors import CorruptStoreError, IntegrityError, UnknownNameError, UsageError
+from storebench.errors import CorruptStoreError, IntegrityError, UnknownNameError
 from storebench.formats import open_reader
 from storebench.formats.base import Batch as Pixels
 from storebench.formats.base import Indices
@@ -53,14 +51,6 @@ class Half:
         return image.float() / 2
 
 
-class WorkerNumber:
-    """Put the number of the worker process in an image's place."""
-
-    def __call__(self, image: torch.Tensor) -> int:
-        info = get_worker_info()
-        return -1 if info is None else info.id
-
-
 def test_each_sample_has_its_pixels_and_label(small: SmallStore, dataset: StoreDataset) -> None:
     assert len(dataset) == COUNT
     for index in (0, 5, COUNT - 1):
@@ -89,11 +79,6 @@ def test_an_index_that_is_no_integer_is_refused(dataset: StoreDataset, index: An
         dataset[2**70]
     for whole in (np.int32(3), np.uint8(3), torch.tensor(3)):
         np.testing.assert_array_equal(dataset[whole][0], dataset[3][0])  # type: ignore[index]
-
-
-def test_a_loop_over_the_dataset_ends(dataset: StoreDataset) -> None:
-    samples: Any = dataset
-    assert sum(1 for _ in samples) == COUNT
 
 
 @pytest.mark.parametrize("method", [None, "fork"])
@@ -146,47 +131,6 @@ def test_a_batch_is_one_fetch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert [len(indices) for indices in fetched] == [32, 32, COUNT - 64]
 
 
-def test_each_worker_opens_a_reader_of_its_own(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small = build_small_store(get_format("leveldb"), "raw", tmp_path)
-    temporary = tmp_path_factory.mktemp("temporary")
-    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-    with StoreDataset(small.path, transform=WorkerNumber()) as dataset:
-        dataset[0]
-        assert (
-            len(list(temporary.glob("storebench-snapshot-*"))) == 1
-        )  # LevelDB's readers each make a snapshot of the store
-        batches = iter(DataLoader(dataset, batch_size=8, num_workers=2))
-        workers = {int(numbers[0]) for numbers, _ in (next(batches), next(batches))}
-        assert workers == {0, 1}
-        assert len(list(temporary.glob("storebench-snapshot-*"))) == 3
-        del batches
-    assert list(temporary.glob("storebench-snapshot-*")) == []
-
-
-@pytest.mark.full
-def test_workers_leave_no_temporary_files(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    small = build_small_store(get_format("leveldb"), "raw", tmp_path)
-    temporary = tmp_path_factory.mktemp("temporary")
-    code = (
-        "import sys, storebench\n"
-        "from torch.utils.data import DataLoader\n"
-        "dataset = storebench.StoreDataset(sys.argv[1])\n"
-        "dataset[0]\n"
-        "print(sum(len(labels) for _, labels in DataLoader(dataset, batch_size=8, num_workers=2)))\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(small.path)],
-        env={**os.environ, "TMPDIR": str(temporary)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stdout == f"{COUNT}\n", done.stderr
-    assert list(temporary.glob("storebench-snapshot-*")) == []
-
-
 def test_what_is_open_is_not_pickled(small: SmallStore, dataset: StoreDataset) -> None:
     dataset[0]
     copy = pickle.loads(pickle.dumps(dataset))
@@ -206,14 +150,6 @@ def test_a_dataset_that_was_closed_opens_anew(tmp_path: Path) -> None:
         assert not [path for path in open_files() if path.startswith(str(tmp_path))]
 
 
-def test_a_dataset_that_is_gone_has_closed_its_reader(tmp_path: Path) -> None:
-    small = build_small_store(get_format("lmdb"), "raw", tmp_path)
-    dataset = StoreDataset(small.path)
-    dataset[0]
-    del dataset
-    assert not [path for path in open_files() if path.startswith(str(tmp_path))]
-
-
 def test_a_transform_is_given_each_image(small: SmallStore) -> None:
     with StoreDataset(small.path, transform=Half()) as dataset:
         images, _ = loaded(DataLoader(dataset, batch_size=32))
@@ -230,20 +166,6 @@ def test_original_images_keep_their_sizes(photos: Path) -> None:
     assert [image.tobytes() for image in images] == [image.tobytes() for image in originals]
 
 
-def test_images_of_one_size_are_pillows_too(small: SmallStore) -> None:
-    with StoreDataset(small.path, pil=True) as dataset:
-        np.testing.assert_array_equal(np.asarray(dataset[5][0]), small.pixels[5])
-
-
-def test_a_relative_path_holds_in_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "store").mkdir()
-    small = build_small_store(get_format("files"), "png", tmp_path / "store")
-    monkeypatch.chdir(tmp_path)
-    with StoreDataset("store") as dataset:
-        monkeypatch.chdir("/")
-        np.testing.assert_array_equal(dataset[1][0].permute(1, 2, 0), small.pixels[1])
-
-
 def test_what_is_wrong_is_said_when_the_dataset_is_made(tmp_path: Path) -> None:
     with pytest.raises(CorruptStoreError, match="not a store"):
         StoreDataset(tmp_path)
@@ -253,17 +175,6 @@ def test_what_is_wrong_is_said_when_the_dataset_is_made(tmp_path: Path) -> None:
         StoreDataset(small.path, "drect")
     with pytest.raises(UnknownNameError, match="option"):
         StoreDataset(small.path, "get", options={"readahed": "off"})
-
-
-def test_options_reach_the_reader(tmp_path: Path) -> None:
-    small = build_small_store(get_format("lmdb"), "raw", tmp_path)
-    with StoreDataset(small.path, "get", options={"readahead": "off"}) as dataset:
-        np.testing.assert_array_equal(dataset[1][0].permute(1, 2, 0), small.pixels[1])
-        with (
-            StoreDataset(small.path, "get") as other,
-            pytest.raises(UsageError, match="another readahead"),
-        ):
-            other[0]
 
 
 def test_a_damaged_sample_is_named(tmp_path: Path) -> None:

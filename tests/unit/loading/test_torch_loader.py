@@ -1,7 +1,6 @@
-"""The loader for training scripts: the DataLoader's batches, kept ones, errors, what is refused, and what is left behind."""
+"""The loader for training scripts: the DataLoader's batches, kept ones, errors, refusals, and what is left behind."""
 
 import gc
-import itertools
 import multiprocessing
 import os
 import random
@@ -30,9 +29,8 @@ from torch.utils.data import (
 )
 
 from storebench import Loader, StoreDataset
-from storebench.errors import CellFailedError, IntegrityError
-from storebench.formats.registry import get_format
-from storebench.testing.stores import COUNT, build_small_store
+from storebench.errors import CellFailedError
+from storebench.testing.stores import COUNT
 from tests.support.loading_tools import StoreOf
 
 STORES = ["lmdb", "lmdb+jpeg", "files+png", "files+original", "leveldb", "hdf5", "memory"]
@@ -71,17 +69,6 @@ def test_kept_batches_are_those_of_the_dataloader(
             theirs = DataLoader(dataset, generator=seeded(), **settings)
             assert len(ours) == len(theirs)
             assert_same([*ours, *ours], [*theirs, *theirs])
-
-
-@pytest.mark.full
-@pytest.mark.filterwarnings("ignore:This DataLoader will create 8 worker")
-def test_eight_workers_and_large_images(tmp_path: Path) -> None:
-    small = build_small_store(get_format("lmdb"), "raw", tmp_path, count=600, shape=(64, 64, 3))
-    with StoreDataset(small.path, "direct") as dataset:
-        for batch_size in (8, 256):
-            ours = Loader(dataset, batch_size, 8, shuffle=True, generator=seeded())
-            theirs = DataLoader(dataset, batch_size, shuffle=True, generator=seeded())
-            assert_same(list(ours), list(theirs))
 
 
 class Noisy:
@@ -178,11 +165,6 @@ def test_samplers_decide_the_order(name: str, dataset: StoreDataset) -> None:
         assert not torch.equal(*(torch.cat([labels for _, labels in batches]) for batches in orders))
 
 
-def test_a_sampler_without_end_is_served(dataset: StoreDataset) -> None:
-    loader = Loader(dataset, batch_sampler=itertools.cycle([[1, 2], [3]]), workers=2)
-    assert [len(labels) for _, labels in itertools.islice(loader, 5)] == [2, 1, 2, 1, 2]
-
-
 def scaled(images: torch.Tensor) -> dict[str, Any]:
     return {"images": images.float() / 255, "few": (images[:, :, ::2, 1:], 3)}
 
@@ -262,24 +244,11 @@ class TestMemory:
         assert shared_bytes() < 10 * 60 * dataset[0][0].numel()
         assert len(list(loader)) == 60
 
-    def test_grows_with_the_results_of_a_transform(self, dataset: StoreDataset) -> None:
-        kept = list(Loader(dataset, batch_sampler=[[1, 2]] * 9, workers=1, transform=torch.Tensor.double))
-        assert any(kept[-1][0].data_ptr() in region for region in regions())
-
     def test_outlives_the_loader(self, dataset: StoreDataset) -> None:
         images, _ = next(iter(Loader(dataset, 9, 2)))
         gc.collect()
         assert torch.equal(images[3], dataset[3][0])
         images += 1  # it is the script's own
-
-    def test_batches_of_an_epoch_that_was_left_are_used_again(self, dataset: StoreDataset) -> None:
-        loader = Loader(dataset, batch_sampler=[[1, 2]] * 30, workers=2, persistent_workers=True)
-        for _ in range(20):
-            for images, _labels in loader:
-                assert torch.equal(images[1], dataset[2][0])
-                break
-        assert len(list(loader)) == 30
-        assert shared_bytes() < 16 * 8192
 
 
 class Failing:
@@ -312,15 +281,6 @@ class TestErrors:
         with pytest.raises(RuntimeError, match=end.__name__):
             list(Loader(dataset, 8, workers, kind=kind, transform=Failing(end)))
 
-    @pytest.mark.parametrize("method", ["fork", "spawn"])
-    def test_one_of_a_workers_start_is_raised_with_its_traceback(
-        self, method: str, dataset: StoreDataset
-    ) -> None:
-        settings: Any = {"multiprocessing_context": method, "worker_init_fn": Failing(KeyError)}
-        with pytest.raises(KeyError, match="a transform failed") as caught:
-            list(Loader(dataset, 8, 2, **settings))
-        assert "in __call__" in "".join(traceback.format_exception(caught.value))
-
     def test_a_result_that_cannot_be_sent_is_reported(self, dataset: StoreDataset) -> None:
         with pytest.raises((AttributeError, RuntimeError), match="pickle"):
             list(Loader(dataset, 8, 1, transform=Failing()))
@@ -338,16 +298,6 @@ class TestErrors:
         assert time.monotonic() - start < 3
         assert "\n" not in str(caught.value)
         assert len(list(loader)) == 5_000
-
-    def test_an_index_without_a_sample_is_refused(self, dataset: StoreDataset) -> None:
-        with pytest.raises(IndexError, match=f"no sample -1 in {COUNT}"):
-            list(Loader(dataset, sampler=[0, -1], workers=1))
-
-    def test_a_damaged_sample_is_named(self, tmp_path: Path) -> None:
-        small = build_small_store(get_format("files"), "png", tmp_path)
-        small.format.locate(small.path, small.manifest, 7).write_bytes(b"x")
-        with StoreDataset(small.path) as dataset, pytest.raises(IntegrityError, match="sample 7"):
-            list(Loader(dataset, 8, 2))
 
 
 class TestLeaving:

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import gc
 import json
 import os
 import signal
@@ -20,7 +19,6 @@ from storebench.errors import CellFailedError
 from storebench.formats.base import Indices
 from storebench.loading.batch import LoadJob
 from storebench.loading.loader import get_loader
-from storebench.loading.worker_queues import SLOTS
 from storebench.system.scratch import SEGMENTS
 from storebench.testing.stores import COUNT
 from tests.support.loading_tools import MakeJob, MakePlan
@@ -198,16 +196,6 @@ class TestTheRingsMemory:
             assert mapped_rings()  # a memfd
             assert not list(Path("/dev/shm").glob("*storebench-ring*"))
 
-    def test_is_as_large_as_its_batches(self, make_job: MakeJob, make_plan: MakePlan) -> None:
-        gc.collect()  # a ring lives as long as a batch of it that an earlier test has kept
-        before = set(mapped_rings())
-        with get_loader("ring")(make_job(), workers=1) as loader:
-            loader.open()
-            list(loader.epoch(make_plan(batch_size=16)))
-            mapped = mapped_bytes(set(mapped_rings()) - before)
-        # The region that was used last is used first, so some may never be mapped here.
-        assert mapped in [count * 16 * 40 * 32 * 3 for count in range(1, SLOTS + 1)]
-
     def test_outlives_the_loader_for_a_batch_that_is_kept(
         self, make_job: MakeJob, make_plan: MakePlan
     ) -> None:
@@ -237,7 +225,7 @@ class TestErrorsOfAWorker:
 
 
 HANDOVER = """
-import shutil, sys, tempfile
+import sys
 import numpy as np
 from pathlib import Path
 from storebench.formats.registry import parse_backend
@@ -249,8 +237,6 @@ kind = ReceivingLoader if sys.argv[2] == "receiving" else get_loader(sys.argv[2]
 job = LoadJob(store=Path(sys.argv[1]), backend=parse_backend("lmdb"))
 with kind(job, workers=int(sys.argv[3])) as loader:
     loader.open()
-    if sys.argv[4] == "removed":
-        shutil.rmtree(tempfile.gettempdir())
     try:
         print(len(list(loader.epoch(EpochPlan(epoch=0, batches=[np.arange(9)] * 9)))), "batches")
     except Exception as error:
@@ -259,23 +245,19 @@ with kind(job, workers=int(sys.argv[3])) as loader:
 
 
 @pytest.mark.parametrize("loader", ["processes", "receiving", "ring"])
-@pytest.mark.parametrize("place", ["long", "removed"])
 def test_a_batch_that_cannot_be_handed_over_ends_the_epoch(
-    place: str, loader: str, make_job: MakeJob, tmp_path: Path
+    loader: str, make_job: MakeJob, tmp_path: Path
 ) -> None:
-    temporary = tmp_path / ("long" * 20 if place == "long" else "short")
+    """torch's sockets are in the folder for temporary files, whose path is too long for one."""
+    temporary = tmp_path / ("long" * 20)
     temporary.mkdir()
-    words = [str(make_job("lmdb").store), loader, "4", place]
     done = subprocess.run(
-        [sys.executable, "-c", HANDOVER, *words],
+        [sys.executable, "-c", HANDOVER, str(make_job("lmdb").store), loader, "4"],
         env={**os.environ, "TMPDIR": str(temporary)},
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
-    through_files = place == "long" and loader != "ring"
-    told = "CellFailedError a worker could not hand over a batch" if through_files else "9 batches"
-    # A library that asks for the temporary folder when it is imported, as dill does, has the workers remember it.
-    remembered = place == "removed" and "could not hand over a batch: [Errno 2]" in done.stdout
-    assert told in done.stdout or remembered, done.stderr
+    told = "9 batches" if loader == "ring" else "CellFailedError a worker could not hand over a batch"
+    assert told in done.stdout, done.stderr

@@ -1,4 +1,4 @@
-"""Training by the extended Kalman filter: its updates are those of the matrix formulas, and it needs few presentations."""
+"""Training by the extended Kalman filter: updates by the matrix formulas, and few presentations."""
 
 import copy
 import itertools
@@ -64,7 +64,7 @@ def slopes(net: Layers, group: list[tuple[int, int]], sample: Floats) -> Floats:
 @pytest.mark.parametrize("decoupled", [False, True])
 @pytest.mark.parametrize("sizes", [(3, 4, 2), (3, 4, 3, 2), (5, 1)])
 def test_updates_are_those_of_the_matrix_formulas(decoupled: bool, sizes: tuple[int, ...]) -> None:
-    """Global: all outputs at once, with the inverse of a matrix. Decoupled: outputs in turn, one covariance per node."""
+    """Global: all outputs at once, by an inverse. Decoupled: outputs in turn, one covariance per node."""
     random = np.random.default_rng(0)
     net = layers(random, *sizes)
     filtered = Ekf(copy.deepcopy(net), decoupled=decoupled)

@@ -1,8 +1,6 @@
 """The networks are the ones that they are called after, and learn by Caffe's rule."""
 
 import copy
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -55,11 +53,6 @@ def test_pixels_are_scaled_channel_by_channel_on_the_way_in() -> None:
     assert Network(spec, (1, 2, 3), 2)(pixels).tolist() == [[0, 1, 0, 2, 0, 3]]
 
 
-def test_the_mean_of_three_channels_serves_a_grey_image() -> None:
-    spec = ModelSpec(name="probe", build=lambda _s, _c: nn.Flatten(), batch_size=1, mean=(10.0, 20.0, 30.0))
-    assert Network(spec, (1, 1, 1), 2)(torch.tensor([[[[20]]]], dtype=torch.uint8)).tolist() == [[0]]
-
-
 def batch_of(pixels: torch.Tensor, labels: list[int]) -> LoadedBatch:
     return LoadedBatch(
         pixels=pixels,
@@ -69,48 +62,6 @@ def batch_of(pixels: torch.Tensor, labels: list[int]) -> LoadedBatch:
         payload_bytes=0,
         worker=LOOP_WORKER,
     )
-
-
-def linear(_shape: ImageShape, classes: int) -> nn.Module:
-    layer = nn.Linear(4, classes)
-    nn.init.constant_(layer.weight, 0.25)
-    nn.init.constant_(layer.bias, 0.5)
-    return nn.Sequential(nn.Flatten(), layer)
-
-
-def test_three_steps_are_those_of_caffes_sgd_by_hand() -> None:
-    spec = ModelSpec(
-        name="probe",
-        build=linear,
-        batch_size=2,
-        lr=0.1,
-        momentum=0.9,
-        weight_decay=0.01,
-        gamma=0.5,
-        power=2.0,
-    )
-    step = make_step(Compute("real"), spec, (2, 2, 1), 2, "cpu")
-    assert isinstance(step, CpuStep)
-    pixels = torch.tensor([[[[1], [2]], [[3], [4]]], [[[4], [0]], [[1], [1]]]], dtype=torch.uint8)
-    inputs, labels = pixels.float().view(2, 4), torch.tensor([0, 1])
-    weight, bias = torch.full((2, 4), 0.25), torch.full((2,), 0.5)
-    weight_speed, bias_speed = torch.zeros_like(weight), torch.zeros_like(bias)
-    expected = []
-    for number in range(3):
-        step.copy(batch_of(pixels, [0, 1]))
-        step.compute()
-        share = torch.softmax(inputs @ weight.T + bias, dim=1)
-        expected.append(float(-share[range(2), labels].log().mean()))
-        error = (share - nn.functional.one_hot(labels)) / 2
-        rate = 0.1 * (1 + 0.5 * number) ** -2.0
-        weight_speed = 0.9 * weight_speed + error.T @ inputs + 0.01 * weight
-        bias_speed = 0.9 * bias_speed + error.sum(dim=0)
-        weight, bias = weight - rate * weight_speed, bias - 2 * rate * bias_speed
-    assert step.losses() == pytest.approx(expected, rel=1e-5)
-    assert step.losses() == []
-    parameters = dict(step.network.named_parameters())
-    assert torch.allclose(parameters["body.1.weight"], weight, rtol=1e-5)
-    assert torch.allclose(parameters["body.1.bias"], bias, rtol=1e-5)
 
 
 def test_the_weights_are_to_the_bit_those_of_torchs_own_optimizer() -> None:
@@ -136,25 +87,6 @@ def test_the_weights_are_to_the_bit_those_of_torchs_own_optimizer() -> None:
         judge.step()
     for one, two in zip(step.network.parameters(), twin.parameters(), strict=True):
         assert torch.equal(one, two)
-
-
-TRAIN = """
-import sys, torch
-from storebench.loading.batch import LOOP_WORKER, LoadedBatch, Spans
-from storebench.settings.words import Compute
-from storebench.training.models import get_model
-from storebench.training.steps import make_step, warm_up
-
-step = make_step(Compute("real"), get_model("tiny"), (28, 28, 1), 10, "cpu")
-warm_up(step, (4, 28, 28, 1))
-step.compute()
-print("torch" in sys.modules, "torch._dynamo" in sys.modules)
-"""
-
-
-def test_training_does_not_import_torchs_compiler() -> None:
-    done = subprocess.run([sys.executable, "-c", TRAIN], capture_output=True, text=True, check=True)
-    assert done.stdout == "True False\n"
 
 
 def test_a_rehearsal_leaves_weights_gradients_and_losses_as_they_were() -> None:
