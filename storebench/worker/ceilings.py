@@ -11,18 +11,18 @@ GATHER_S = 0.5
 """Duration of the measurement of memory, for all cells of a round with the same batches."""
 
 GATHER_ROUNDS = 5
-"""Memory is measured in each of the first five rounds and in every fifth later one: cells with more rounds wait for a disk."""
+"""Memory is measured in each of the first rounds and in every fifth later one."""
 
 DEVICE_S = 0.5
 """Duration of each measurement of the device, for all loader-only cells of a round."""
 
 DEVICE_ROUNDS = 20
-"""The device is measured in the first round and in every twentieth later one, because this takes as long as several cells."""
+"""The device is measured in the first round and in every twentieth later one: it takes as long as several cells."""
 
 
 def measure_ceilings(setup: Setup) -> Ceilings:
     """Return the ceilings of a cell that only loads; other cells have none."""
-    cell, manifest = setup.cell, setup.manifest
+    cell, manifest, store = setup.cell, setup.manifest, setup.job.store
     if not setup.job.ceilings:
         return Ceilings()
     if cell.compute.kind is not ComputeKind.NONE or setup.traits.ready_made:
@@ -49,12 +49,12 @@ def measure_ceilings(setup: Setup) -> Ceilings:
         kept=setup.job.run / PROBES_DIR / f"device{'' if cell.tier is None else f'-{cell.tier}'}.json",
         replicate=replicate - replicate % DEVICE_ROUNDS,
         limit_s=DEVICE_S,
-        scratch=(setup.job.store if image is None else image).parent,
+        scratch=(store if image is None else image).parent,
     )
     opens = opens_once(
         setup.pages.data_files,
         kept=setup.job.run / PROBES_DIR / "opens.json",
-        name=f"{setup.job.store.parent.name}/{setup.job.store.name} at {cell.place}, replicate {replicate - replicate % DEVICE_ROUNDS}",
+        name=f"{store.parent.name}/{store.name} at {cell.place}, replicate {replicate - replicate % DEVICE_ROUNDS}",
         cold=setup.job.drop_caches,
     )
     rates = vars(device) | {"single_requests": device.single_requests | opens}

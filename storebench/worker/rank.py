@@ -1,4 +1,4 @@
-"""The process of one rank: it joins the others, runs the replicate, and says why if that fails; and how processes end."""
+"""The process of one rank: it joins the others, runs the replicate, and says why if that fails."""
 
 import contextlib
 import faulthandler
@@ -29,7 +29,7 @@ _PRODUCERS_END_S = 1.0
 
 
 def end_with_the_runner() -> None:
-    """Handle SIGTERM, SIGINT and SIGHUP by ending the producers first; the kernel sends SIGTERM if the runner is killed."""
+    """Handle SIGTERM, SIGINT and SIGHUP by ending the producers first; SIGTERM comes if the runner is killed."""
     _on_signals(_stop)
     end_with_starter(signal.SIGTERM)
 
@@ -94,7 +94,7 @@ def _joined(job: CellJob, me: Membership, progress: RankProgress) -> Group:
 
 
 def _leave(code: int) -> NoReturn:
-    """End the process at once: threads of gloo may still be ending, and abort a process that takes its interpreter apart."""
+    """End at once: threads of gloo may still be ending, and abort a process that takes its interpreter apart."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):
             stream.flush()

@@ -24,8 +24,10 @@ from storebench.training.evaluate import accuracy
 from storebench.training.steps import CpuStep
 from storebench.worker.ceilings import measure_ceilings
 from storebench.worker.epoch import timed_epoch
-from storebench.worker.epoch_record import Epoch, part_of, prove, recorded, requests_in
+from storebench.worker.epoch_proof import prove
+from storebench.worker.epoch_record import Epoch, part_of, requests_in
 from storebench.worker.job import failed_answer, read_job, write_answer
+from storebench.worker.job_record import recorded
 from storebench.worker.rank import end_with_the_runner, run_rank
 from storebench.worker.setup import Setup
 from storebench.worker.tournament import held_out_score
@@ -174,7 +176,7 @@ def main(arguments: Sequence[str]) -> int:
         return run_rank(job, path.parent / RANKS_DIR, functools.partial(run, owns_process=True))
     group: MemoryGroup | None = None
     try:
-        # Found now: below a group of version 2 that delegates its controller, only the process's own group takes it back.
+        # Found now: below a delegating group of version 2, only the process's own group takes it back.
         group = None if job.memory_group is None else MemoryGroup.at(job.memory_group)
         if job.image is not None:
             mount_image(job.image, job.store, job.cell.readahead_kib or 0)

@@ -159,7 +159,7 @@ class Setup:
 
     @property
     def from_memory(self) -> bool:
-        """Whether the next epoch is served from memory: by a reader that holds all pixels, or by a filled data store."""
+        """Whether the next epoch comes from memory: of a reader that holds all pixels, or of a filled data store."""
         return self.traits.holds_pixels or self.loader.filled
 
     def outside_limit(self) -> contextlib.AbstractContextManager[None]:
@@ -192,7 +192,7 @@ def _step(
     trainer: Trainer,
     together: "ProcessGroup | None",
 ) -> Step:
-    """Return the training step, with libraries warmed up. The weights depend only on the cell's seed and the trainer."""
+    """Return the training step, with libraries warmed up. Weights depend only on the cell's seed and the trainer."""
     dataset, device = manifest.dataset, device_of(cell, me)
     shape = augment.output_shape(dataset.image_shape)
     seed = cell.seed if trainer.trainers == 1 else seed_of(cell.seed, trainer.number)

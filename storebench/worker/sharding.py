@@ -44,7 +44,7 @@ class Sampling:
         return EpochPlan(epoch=epoch, batches=batches, everyone=everyone if shares else None)
 
     def expected(self, epoch: int) -> list[Indices]:
-        """Return the samples that all ranks together should serve in an epoch, int64, one array per trainer and pass."""
+        """Return the samples that all ranks together should serve in an epoch, one array per trainer and pass."""
         cell, ranks, count = self.cell, self.trainer.ranks, self.samples
         most = None if cell.max_steps is None else cell.max_steps * cell.batch_size * ranks
         whole = -(-count // ranks) * ranks if cell.pad else count

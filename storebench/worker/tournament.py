@@ -49,7 +49,7 @@ class HeldOut:
             self._reader.close()
 
     def right(self, step: CpuStep) -> int:
-        """Return the number of samples that the network classifies correctly. All ranks of the trainer call it together."""
+        """Return the number of samples classified correctly. All ranks of the trainer call it together."""
         # It imports torch.distributed, which a single process does not need.
         from storebench.ranks.games import summed
 
