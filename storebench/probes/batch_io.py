@@ -1,4 +1,4 @@
-"""The kernel's counters for one batch: bytes from block devices, read calls and page faults of the process that made it."""
+"""The kernel's counters for one batch: bytes from block devices, read calls and page faults of its process."""
 
 import os
 import resource
@@ -23,7 +23,7 @@ class BatchIo(NamedTuple):
 
 
 class IoMeter:
-    """Read the counters of this process, as increments since anyone's last reading: the kernel counts all threads together."""
+    """Read the counters of this process, as increments since the last reading by any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

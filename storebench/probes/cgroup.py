@@ -144,8 +144,8 @@ class Group:
 class MemoryGroup(Group):
     """A control group whose processes share a limited amount of memory."""
 
-    # A page of the page cache is charged to the group that first touched it, and memory from before a process entered stays
-    # charged to its previous group.
+    # A page of the page cache is charged to the group that first touched it; memory from before a process entered
+    # stays charged to its previous group.
 
     CONTROLLERS: ClassVar = {1: "memory", 2: "memory"}
     FIRST: ClassVar = _LIMIT[1]
@@ -250,14 +250,9 @@ def find_controller(kind: type[Group] = MemoryGroup) -> Controller:
             return controller
     if refusals:
         raise refusals[0]
-    own, top = groups[0], groups[-1]
-    reason = f"{own} {'delegates' if own == top else 'and its parents delegate'} no {name} controller"
-    # Only the root of the whole hierarchy has no type.
-    first = (
-        f"move all processes of {top} into a group below it, then " if (top / "cgroup.type").exists() else ""
-    )
+    remedy = f"'echo +{name} > {groups[-1] / 'cgroup.subtree_control'}', where no process may be but in groups below"
     raise _not_permitted(
-        kind, f"{reason}; as root, {first}run 'echo +{name} > {top / 'cgroup.subtree_control'}'"
+        kind, f"no group above {groups[0]} delegates the {name} controller; as root, run {remedy}"
     )
 
 
@@ -276,16 +271,8 @@ def remove_stale(parent: Path) -> list[str]:
     return removed
 
 
-def sweep_groups() -> None:
-    """Remove the groups of killed processes wherever this process could have made one."""
-    for kind in (MemoryGroup, ThrottledGroup):
-        with contextlib.suppress(UsageError):
-            for folder in _own_groups(kind)[1]:
-                remove_stale(folder)
-
-
 def oom_kills(folder: Path | None = None) -> int | None:
-    """Return the number of processes of a group that the kernel has killed for lack of memory; None if it does not count them."""
+    """Return the number of a group's processes that were killed for lack of memory; None if they are not counted."""
     if folder is None:
         try:
             folder = _own_groups()[1][0]
@@ -364,8 +351,8 @@ def _move(kind: type[Group], pid: int, folder: Path) -> None:
 def _not_permitted(kind: type[Group], why: str) -> UsageError:
     return UsageError(
         f"{kind.LIMITED} cannot be limited here: {why}",
-        hint=f"Run as root, or in a control group with a delegated {kind.CONTROLLERS[2]} controller; 'storebench doctor' checks"
-        " it.",
+        hint=f"Run as root, or in a control group with a delegated {kind.CONTROLLERS[2]} controller; "
+        "'storebench doctor' checks it.",
     )
 
 
@@ -381,7 +368,7 @@ def _numbers(path: Path) -> dict[str, int]:
 
 
 LIMIT_HEADROOM = 1.02
-"""At most so many times the limit may be resident: pages are counted whole, and reclaim, which keeps the limit, lags a little."""
+"""Most that may be resident, in units of the limit: pages are counted whole, and reclaim lags a little."""
 
 
 class LimitedCache:
@@ -394,7 +381,7 @@ class LimitedCache:
         self._inside: set[int] = set()
 
     def prepare(self, pids: Collection[int]) -> CacheFacts:
-        """Begin an epoch and return the count; the first time, evict the store and move the processes into the group."""
+        """Begin an epoch and return the count; the first time, evict the store and let the processes enter."""
         how = f"cgroup-v{self.group.version}"
         if self._inside:
             facts = cache_facts(CacheState.LIMITED, self.count(), how=how)
@@ -432,7 +419,8 @@ class LimitedCache:
         most = max(facts.resident_frac_before or 0.0, facts.resident_frac_after or 0.0)
         if most <= allowed and sampled <= allowed + facts.sampling_error_frac:
             return facts
-        reason = f"{max(most, sampled):.1%} of the store was resident and the limit allows {allowed:.1%}; does another process read it, too?"
+        reason = f"{max(most, sampled):.1%} of the store was resident and the limit allows {allowed:.1%}"
+        reason += "; does another process read it, too?"
         return dataclasses.replace(facts, verdict=CacheVerdict.FAILED, reason=reason)
 
     @contextmanager

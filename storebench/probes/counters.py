@@ -39,7 +39,6 @@ class _Snapshot:
     values: _Values = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
     threads: frozenset[str] = frozenset()
-    parent: int | None = None
 
 
 class CounterProbe:
@@ -122,15 +121,9 @@ class CounterProbe:
         if not self._first:
             return "the probe was not started"
         for pid, first in self._first.items():
-            if name in first.missing:
-                return first.missing[name]
-            if name in last[pid].missing:
-                # The totals of a process that has ended went to its parent.
-                with_children = name not in _SWITCHES or first.parent == os.getpid()
-                heir = last.get(first.parent) if with_children and first.parent else None
-                if heir is None or name not in heir.values or Path(f"/proc/{pid}").exists():
-                    return last[pid].missing[name]
-            if name in _SWITCHES and name in last[pid].values and first.threads - last[pid].threads:
+            if missing := first.missing.get(name) or last[pid].missing.get(name):
+                return missing
+            if name in _SWITCHES and first.threads - last[pid].threads:
                 return f"threads of pid {pid} ended before they were counted"
         return ""
 
@@ -141,10 +134,9 @@ def _read_io(pid: int, _sample: _Snapshot) -> _Values:
     return {"device_read_bytes": int(fields["read_bytes"]), "read_calls": int(fields["syscr"])}
 
 
-def _read_stat(pid: int, sample: _Snapshot) -> _Values:
+def _read_stat(pid: int, _sample: _Snapshot) -> _Values:
     # The command's name may contain spaces and brackets, so fields are counted after it, from field 3.
     rest = _slurp(f"/proc/{pid}/stat").rpartition(")")[2].split()
-    sample.parent = int(rest[1])
     minor, minor_children, major, major_children, user, system, user_children, system_children = (
         int(value) for value in rest[7:15]
     )

@@ -20,7 +20,7 @@ from storebench.probes.counters import CounterProbe
 from storebench.probes.environment import version_of
 from storebench.probes.loop_mount import why_not
 from storebench.probes.machine import IN_MEMORY, Mount, mount_of
-from storebench.probes.rates import STEADY_MOST, device_rates, loops, spread
+from storebench.probes.rates import device_rates
 from storebench.settings.words import CacheState
 from storebench.system.scratch import scratch_folder
 from storebench.units import rounded_bytes
@@ -28,9 +28,6 @@ from storebench.units import rounded_bytes
 SCRATCH_BYTES = 8 << 20
 DEFAULT_READ_AHEAD_KB = 128
 LITTLE_SPACE_BYTES = 20 << 30
-
-SPEED_CORES_MOST = 4
-"""Of a machine with more cores, some are tried: with few loops on each, nothing would be known of any."""
 
 
 class CheckStatus(enum.StrEnum):
@@ -123,8 +120,8 @@ def _device(scratch: Path) -> Iterator[Check]:
 
 def _disk(mount: Mount) -> Iterator[Check]:
     # A cache below may answer cold reads: a host's, or this kernel's below a loop device.
-    name, loop = machine.hypervisor(), machine.loop_image(mount.device)
-    found = f"a virtual machine ({name}): its host may cache the disk" if name else ""
+    loop = machine.loop_image(mount.device)
+    found = "a virtual machine: its host may cache the disk" if machine.virtual_machine() else ""
     if loop and not loop[1]:
         found = "the loop device reads through this kernel's page cache, from which its image is not evicted"
     if found:
@@ -173,7 +170,9 @@ def _noise() -> Iterator[Check]:
     damon = machine.damon() or "cannot be read"
     quiet = damon in ("off", "cannot be read")
     found = damon if quiet else f"on ({damon}): this machine reclaims idle pages by itself"
-    advice = "A store that was warm a minute ago may not be. Pages of warm cells are counted, and the cell fails if too few remain."
+    advice = (
+        "A store that was warm a minute ago may not be; warm cells count pages, and fail if too few remain."
+    )
     yield _check("DAMON reclaim", quiet, found, advice)
     swap = machine.memory_bytes("SwapTotal")
     advice = "Memory backends may be swapped out: check their major faults, or run 'swapoff -a' as root."
@@ -186,27 +185,6 @@ def _noise() -> Iterator[Check]:
     load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
     advice = "Other work disturbs the figures: stop it, or use more replicates."
     yield _check("load", load <= 0.5 * cores, f"{load:.1f} on {cores} cores", advice)
-    yield from _speed()
-
-
-def _speed() -> Iterator[Check]:
-    """Check whether the cores run as fast from moment to moment; nothing where a process cannot choose its core."""
-    allowed = sorted(os.sched_getaffinity(0))
-    cores = allowed[:: -(-len(allowed) // SPEED_CORES_MOST)]
-    try:
-        took = loops(cores, 2.0)
-    except OSError:
-        return
-    found = max(spread(some) for some in took.values())
-    words = f"the slowest tenth of equal loops on a core takes {found:.2f} times as long as the fastest tenth"
-    steady = found <= STEADY_MOST
-    yield _check(
-        "speed of the cores",
-        steady,
-        f"steady: {words}" if steady else f"varies: {words} (up to {STEADY_MOST} is steady)",
-        "Expect wide intervals: other work here, neighbours on the physical cores (steal time shows only a part of "
-        "them) or a changing clock slow the cores down. Use a machine of your own, or measure at another time.",
-    )
 
 
 def _room(folder: Path) -> Iterator[Check]:

@@ -38,7 +38,7 @@ def own_namespace(command: Sequence[str]) -> list[str]:
 
 
 def mount_image(image: Path, folder: Path, readahead_kib: int, *, writable: bool = False) -> None:
-    """Mount `image` on `folder` in this process's own namespace, with the given read-ahead; read-only unless `writable`."""
+    """Mount `image` on `folder` in this process's namespace, with a read-ahead; read-only unless `writable`."""
     # mount(8) makes the device detach itself on unmounting, and tells the kernel so before it mounts.
     options = "loop,noatime" if writable else "ro,loop"
     _call("mount", "-o", options, str(image), str(folder))

@@ -14,9 +14,6 @@ from storebench.filesystem import mount_fields, unescape
 
 SYS_BLOCK = Path("/sys/dev/block")
 _QUEUE = ("read_ahead_kb", "scheduler", "rotational", "nr_requests")
-_VIRTUAL = re.compile(
-    "QEMU|KVM|VMware|VirtualBox|Xen|Virtual|Amazon EC2|Google Compute|Firecracker", re.IGNORECASE
-)
 
 IN_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs", "rootfs"})
 """Filesystems whose files are only in the page cache: none of their pages can be evicted to a device."""
@@ -37,7 +34,7 @@ class Mount:
 
 
 def counts_reads(fstype: str) -> bool:
-    """Return whether the kernel attributes reads of a filesystem to the process that asked for them."""
+    """Return True if the kernel attributes reads of a filesystem to the process that asked for them."""
     return fstype.partition(".")[0] not in _UNCOUNTED
 
 
@@ -93,19 +90,9 @@ def cpu_model() -> str:
 
 
 def virtual_machine() -> bool | None:
-    """Return whether the CPU reports a hypervisor; None if it has no such flag."""
+    """Return True if the CPU reports a hypervisor; None if it has no such flag."""
     flags = re.search(r"^flags\s*:(.*)$", read_text("/proc/cpuinfo") or "", re.MULTILINE)
     return "hypervisor" in flags.group(1).split() if flags else None
-
-
-def hypervisor() -> str | None:
-    """Return the name that the machine gives for its hypervisor; None if there is no sign of one."""
-    names = {read_text(f"/sys/class/dmi/id/{name}") for name in ("sys_vendor", "product_name")}
-    known = next((name for name in sorted(filter(None, names)) if _VIRTUAL.search(name)), None)
-    kind = read_text("/sys/hypervisor/type")
-    if known or kind:
-        return known or kind
-    return "one that does not name itself" if virtual_machine() else None
 
 
 def memory_bytes(name: str) -> int | None:
@@ -180,7 +167,7 @@ def _disk(device: tuple[int, int]) -> Path:
 
 
 def disk_number(folder: Path) -> str | None:
-    """Return the number of the disk below a folder ("8:0"), whose partitions the kernel does not limit; None without one."""
+    """Return the number of the disk below a folder ("8:0"), not of its partition; None without one."""
     device = mount_of(folder).device
     return read_text(_disk(device) / "dev") if device else None
 

@@ -5,7 +5,7 @@ import errno
 import functools
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from storebench.errors import CellFailedError
@@ -23,7 +23,6 @@ from storebench.record.schema import CacheFacts, CacheVerdict
 from storebench.settings.words import BOUNDED_STATES, CacheState
 from storebench.system.file_tree import Paths, names_of
 from storebench.system.scratch import scratch_folder
-from storebench.units import format_bytes, number_of
 
 __all__ = [
     "PAGE_BYTES",
@@ -35,7 +34,6 @@ __all__ = [
     "resident",
     "unreachable",
     "warm",
-    "who_maps",
 ]
 
 COLD_MAX_FRAC = 0.01
@@ -169,27 +167,6 @@ def unreachable(folder: Path) -> dict[CacheState, str]:
     return {}
 
 
-def who_maps(paths: Paths) -> list[str]:
-    """Return the processes that map one of the files, as "pid 123 (python)"; this one is "(this process)"."""
-    names, inodes = set(), set()
-    for path in paths:
-        status = Path(path).stat()
-        names.add(os.path.realpath(path))
-        inodes.add((f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}", str(status.st_ino)))
-    processes = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            lines = (folder / "maps").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-            fields = [line.split(maxsplit=5) for line in lines]
-            # By name as well: on btrfs and overlayfs the device in maps differs from the one of stat.
-            if any(len(one) == 6 and ((one[3], one[4]) in inodes or one[5] in names) for one in fields):
-                processes[int(folder.name)] = (folder / "comm").read_text().strip()
-    return [
-        f"pid {pid} ({'this process' if pid == os.getpid() else command})"
-        for pid, command in sorted(processes.items())
-    ]
-
-
 def cache_facts(
     requested: CacheState,
     before: Residency,
@@ -202,7 +179,7 @@ def cache_facts(
     """Decide from the count just before the first timed step whether a cell got its cache state."""
     verdict, reason = _verdict(requested, before)
     if verdict is CacheVerdict.FAILED:
-        reason = "; ".join((reason, *_causes(requested, before, list(paths))))
+        reason = f"{reason}; {_cause(requested, before, paths)}"
     known = [part for part in (how, before.method) if part not in ("none", "unknown")]
     return CacheFacts(
         requested=requested,
@@ -228,27 +205,20 @@ def _verdict(requested: CacheState, before: Residency) -> tuple[CacheVerdict, st
     return CacheVerdict.VERIFIED, ""
 
 
-def _causes(requested: CacheState, before: Residency, paths: Sequence[Path | str]) -> Iterator[str]:
+def _cause(requested: CacheState, before: Residency, paths: Paths) -> str:
     size = before.pages_total * PAGE_BYTES
     if requested == CacheState.WARM:
         free = os.sysconf("SC_AVPHYS_PAGES") * PAGE_BYTES
-        yield (
+        return (
             f"likely cause: memory (the store has {size / 2**30:.2f} GiB, {free / 2**30:.2f} GiB are free, "
             "and a control group may allow less) or reclaim of idle pages (see 'storebench doctor')"
         )
-        return
-    if paths:
-        mount = mount_of(paths[0])
-        if mount.fstype in IN_MEMORY:
-            yield f"cold cannot exist on {mount.fstype} ({mount.point}): its files are in memory only"
-            return
-        holders = ", ".join(who_maps(paths))
-        mapped = f"mapped by {holders}, and mapped pages cannot be evicted"
-        yield f"likely cause: {mapped if holders else 'another process is reading or writing these files'}"
+    mount = mount_of(next(names_of(paths))) if paths else None
+    if mount and mount.fstype in IN_MEMORY:
+        return f"cold cannot exist on {mount.fstype} ({mount.point}): its files are in memory only"
+    cause = "likely cause: another process reads, writes or maps these files"
     # An open reader needs a few pages, which are too many of a small store.
-    if (before.pages_resident or 0) <= FEW_PAGES:
-        pages = number_of(before.pages_resident or 0, "page")
-        yield (
-            f"the store has only {format_bytes(size)}, of which {pages} are too many: "
-            "use more samples (--size N extends a dataset)"
-        )
+    few = (before.pages_resident or 0) <= FEW_PAGES
+    return (
+        f"{cause}; or the store is too small: use more samples (--size N extends a dataset)" if few else cause
+    )

@@ -59,7 +59,7 @@ def resident(paths: Paths) -> Residency:
 
 def pages_of(paths: Paths) -> int:
     """Return the number of pages of some files."""
-    return sum(_pages(os.stat(path).st_size) for path in names_of(paths))  # noqa: PTH116 - a million Path objects take seconds
+    return sum(_pages(os.stat(path).st_size) for path in names_of(paths))  # noqa: PTH116 - Path objects take seconds
 
 
 def resident_by_file(paths: Paths) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""The rates of this machine: copying samples in memory, O_DIRECT reads of the device, and how steady its cores are."""
+"""The rates of this machine: copying samples in memory, and O_DIRECT reads of the device."""
 
 import contextlib
 import ctypes
@@ -112,7 +112,7 @@ def gather_rate(
     seed: int = 0,
     shuffle: bool = True,
 ) -> GatherRate:
-    """Gather uint8 samples, in a shuffled order or in that of the array, into one batch buffer with one thread, for `limit_s` in all."""
+    """Gather uint8 samples, shuffled or in the array's order, into one buffer with one thread, for `limit_s` in all."""
     sample_bytes = math.prod(sample_shape)
     held = max(1, max_bytes // sample_bytes)
     held = held if count is None else max(1, min(held, count))
@@ -188,7 +188,7 @@ class Delivered:
 def read_direct(
     requests: Sequence[Request], size: int, in_flight: int, limit_s: float | None = None
 ) -> Delivered:
-    """Read `size` bytes per request, `in_flight` at a time, each in a thread; with a limit, again and again until then."""
+    """Read `size` bytes per request, `in_flight` at a time, each in a thread; with a limit, again until then."""
     in_flight = min(in_flight, len(requests))
     shares = [requests[number::in_flight] for number in range(in_flight)]
     with ThreadPoolExecutor(in_flight) as threads:
@@ -277,7 +277,8 @@ def device_rates_once(
     """Return `device_rates`, measured once per device, request size and replicate of a run."""
     place = paths[0] if paths else scratch
     mount = mount_of(place) if place else None
-    name = f"device {mount and (mount.device or mount.point)}, {-(-request_bytes // PAGE_BYTES)} pages, replicate {replicate}"
+    device, pages = mount and (mount.device or mount.point), -(-request_bytes // PAGE_BYTES)
+    name = f"device {device}, {pages} pages, replicate {replicate}"
     return _once(
         kept, name, DeviceRates, lambda: device_rates(paths, request_bytes, limit_s=limit_s, scratch=scratch)
     )
@@ -287,7 +288,7 @@ T = TypeVar("T")
 
 
 def _once(kept: Path, name: str, kind: type[T], measured: Callable[[], T]) -> T:
-    """Return the rates called `name` in the JSON file that the cells of a run share, measured now if they are not in it."""
+    """Return the rates called `name` in the JSON file that the cells of a run share, measured now if missing."""
     known: Any = {}
     with contextlib.suppress(OSError, CorruptDataError):
         known = parse_json(read_small_file(kept), kept)
@@ -341,9 +342,9 @@ def opens_once(files: Sequence[Path | str], *, kept: Path, name: str, cold: bool
 
 
 def opens(files: Sequence[Path | str], *, cold: bool, seed: int = 0) -> dict[str, float]:
-    """Return how many files per second are opened, asked for their size and closed, by one thread and by several.
+    """Return the files per second that are opened, asked for their size and closed, by one thread and by several.
 
-    Names and sizes are in memory, as far as the file system keeps them there; with `cold`, also after the kernel dropped them.
+    Names and sizes are in memory, as far as the file system keeps them there; with `cold`, also after a drop.
     """
     count = min(len(files), _MAX_FILES)
     chosen = np.random.default_rng(seed).choice(len(files), size=count, replace=False).tolist()
@@ -391,7 +392,7 @@ def _target(
     files: Sequence[Path | str], scratch: Path | None, rng: np.random.Generator
 ) -> Iterator[tuple[list[int], str]]:
     """Open the files to read, and describe them."""
-    sizes = ((os.stat(path).st_size, path) for path in names_of(files))  # noqa: PTH116 - a million Path objects take seconds
+    sizes = ((os.stat(path).st_size, path) for path in names_of(files))  # noqa: PTH116 - Path objects take seconds
     large, largest = max(sizes, default=(0, ""))
     fds: list[int] = []
     with contextlib.ExitStack() as stack:
@@ -442,33 +443,3 @@ def _at_random(fds: Sequence[int], size: int, rng: np.random.Generator) -> list[
     owners = np.searchsorted(ends, chosen, side="right")
     offsets = (chosen - (ends - counts)[owners]) * size
     return [(fds[owner], offset) for owner, offset in zip(owners.tolist(), offsets.tolist(), strict=True)]
-
-
-STEADY_MOST = 1.2
-"""Most that the slowest tenth of loops on a steady machine takes, in units of the fastest tenth."""
-
-_ADDITIONS = 1_000_000
-"""Of one loop, which takes some hundredths of a second."""
-
-
-def spread(seconds: Sequence[float]) -> float:
-    """Return the time that nine in ten loops of one core stay below over the time that one in ten stays below."""
-    fast, slow = np.quantile(seconds, [0.1, 0.9])
-    return float(slow / fast)
-
-
-def loops(cores: Sequence[int], seconds: float) -> dict[int, list[float]]:
-    """Run the loop on the cores in turn for so long, at least twice on each, and return the seconds of each loop by core."""
-    took: dict[int, list[float]] = {core: [] for core in cores}
-    allowed, end = os.sched_getaffinity(0), time.perf_counter() + seconds
-    try:
-        while len(took[cores[-1]]) < 2 or time.perf_counter() < end:
-            for core in cores:
-                os.sched_setaffinity(0, {core})
-                start, total = time.perf_counter(), 0
-                for number in range(_ADDITIONS):
-                    total += number
-                took[core].append(time.perf_counter() - start)
-    finally:
-        os.sched_setaffinity(0, allowed)
-    return took

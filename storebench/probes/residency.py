@@ -40,12 +40,13 @@ _BEGIN, _STOP, _COUNTED = b"b", b"s", b"c"
 # The parent's own path, so that the sampler runs exactly the same package.
 _CHILD = (
     "import json, sys; job = json.loads(sys.stdin.buffer.readline()); sys.path[:] = job['path']; "
-    "from storebench.probes.residency import sample; sample(job['files'], late=job['late'], limit_bytes=job['limit_bytes'])"
+    "from storebench.probes.residency import sample; "
+    "sample(job['files'], late=job['late'], limit_bytes=job['limit_bytes'])"
 )
 
 
 class Sampler:
-    """Sample the residency of `paths` between `begin` and `stop`; `late` opens them only at `begin`, so inodes stay cold."""
+    """Sample the residency of `paths` from `begin` to `stop`; `late` opens them only at `begin`: inodes stay cold."""
 
     def __init__(
         self, paths: Sequence[Path | str], *, late: bool = False, limit_bytes: int | None = None
@@ -130,7 +131,7 @@ def chosen_files(paths: Sequence[Path | str]) -> list[Path | str]:
 
 
 def settled(count: Callable[[], Residency], limit_bytes: int | None) -> tuple[Residency, int]:
-    """Count, and count again at once while more than `limit_bytes` are found; return the smallest count and the repetitions."""
+    """Count again while there is more than `limit_bytes`; return the smallest count and the repetitions."""
     least = count()
     for repetitions in range(RECOUNTS):
         resident = least.pages_resident
@@ -143,7 +144,7 @@ def settled(count: Callable[[], Residency], limit_bytes: int | None) -> tuple[Re
 
 
 def sample(paths: Sequence[str], *, late: bool, limit_bytes: int | None) -> None:
-    """Run in the sampler's process: count between the parent's two messages on standard input, then print the counts."""
+    """Run in the sampler's process: count between the parent's two messages, then print the counts."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent(signal.SIGKILL)
     files = None if late else OpenFiles(paths)

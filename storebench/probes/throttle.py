@@ -1,4 +1,4 @@
-"""The emulated tier of a cell: its processes enter a control group that limits their reads, and the reads are counted."""
+"""The emulated tier of a cell: its processes enter a control group that limits and counts their reads."""
 
 import os
 import time

@@ -11,7 +11,7 @@ from storebench.codecs import any_size
 from storebench.datasets.catalog import any_image_size
 from storebench.errors import UsageError
 from storebench.filesystem import nearest_folder
-from storebench.probes.cgroup import MemoryGroup, ThrottledGroup, find_controller, sweep_groups
+from storebench.probes.cgroup import MemoryGroup, ThrottledGroup, find_controller
 from storebench.probes.loop_mount import own_namespace, why_not
 from storebench.probes.machine import IN_MEMORY, disk_number, mount_of
 from storebench.probes.page_cache import unreachable
@@ -36,7 +36,6 @@ def sweep(stores: Path | None = None) -> None:
         for place in (stores, *stores.glob("*/")):
             sweep_folders(place)
     sweep_segments()
-    sweep_groups()
 
 
 @dataclass(frozen=True, kw_only=True)

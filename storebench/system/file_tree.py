@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 
 class FileTree(Sequence[Path]):
-    """Every file below a folder, except those with certain names: each takes the bytes of the longest name beside it."""
+    """Every file below a folder, except those with certain names; each takes the bytes of the longest name there."""
 
     def __init__(self, root: Path, *, but: Collection[str] = ()) -> None:
         self.links: list[Path] = []  # symbolic links among the files

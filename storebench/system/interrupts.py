@@ -1,7 +1,6 @@
-"""Interrupts (Ctrl-C, SIGTERM, a closed terminal) from the program's first line to its last: one line, exit code 130."""
+"""Interrupts (Ctrl-C, SIGTERM, a closed terminal) from the first line to the last: one line, exit code 130."""
 
 import _signal  # type: ignore[import-not-found]  # `signal` adds enumerations to it, which take two milliseconds
-import _thread
 import atexit
 import os
 import sys
@@ -20,9 +19,9 @@ _SAME_S = 1.0
 
 
 class _State:
-    """Whether `install` ran, an interrupt was raised, its line written, and it was dropped."""
+    """Whether `install` ran, an interrupt was raised, and its line written."""
 
-    installed = seen = announced = again = False
+    installed = seen = announced = False
 
 
 def install() -> None:
@@ -31,17 +30,17 @@ def install() -> None:
     if not _State.installed:
         _State.installed = True
         sys.unraisablehook = _not_raised
-        # Registered first and so called last: a signal while the interpreter shuts down would otherwise end it directly.
+        # Registered first, so called last: a signal while the interpreter shuts down would end it directly.
         atexit.register(_handle, _signal.SIG_IGN)
 
 
 def seen() -> bool:
-    """Return whether an interrupt was raised in a `Raised` block of this process."""
+    """Return True after an interrupt in a `Raised` block of this process."""
     return _State.seen
 
 
 def leave() -> "NoReturn":
-    """End this process with exit code 130; after an interrupt in code compiled from text, CPython would end by SIGINT."""
+    """End with exit code 130; after an interrupt in code compiled from text, CPython would end by SIGINT."""
     atexit._run_exitfuncs()  # noqa: SLF001 - there is no other way to run them and exit with this code
     for stream in (sys.stdout, sys.stderr):
         try:  # noqa: SIM105 - contextlib may not be loaded yet
@@ -52,7 +51,7 @@ def leave() -> "NoReturn":
 
 
 def was_announced() -> bool:
-    """Return whether the line was already written, and mark it as written."""
+    """Return True if the line was already written, and mark it as written."""
     before, _State.announced = _State.announced, True
     return before
 
@@ -72,8 +71,7 @@ class Raised:
             raise KeyboardInterrupt from error
 
     def _raise(self, _number: int, _frame: object) -> None:
-        if _State.again or self._first_s is None or time.monotonic() - self._first_s > _SAME_S:
-            _State.again = False
+        if self._first_s is None or time.monotonic() - self._first_s > _SAME_S:
             self._first_s = time.monotonic()
             _State.seen = True
             raise KeyboardInterrupt
@@ -91,7 +89,7 @@ class Held:
     def __enter__(self) -> None:
         self._waiting = 0
         self._mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, self._blocked)
-        # The mask is that of one thread: the kernel may give a signal to another, and Python's handler runs in this one.
+        # The mask is that of one thread: the kernel may give a signal to another, whose handler runs in this one.
         try:
             self._before = _handle(self._wait)
         except ValueError:  # it runs in another thread
@@ -115,17 +113,9 @@ def _handle(handler: "Any") -> "dict[int, Any]":
 
 
 def _not_raised(dropped: "sys.UnraisableHookArgs") -> None:
-    """Print what Python drops in destructors and callbacks only for debugging; an interrupt there is sent again."""
-    if issubclass(dropped.exc_type, KeyboardInterrupt):
-        _State.again = True
-        _thread.start_new_thread(_send_again, ())  # a signal within this call would be dropped like the first
+    """Print what Python drops in destructors and callbacks only for debugging."""
     if os.environ.get("STOREBENCH_DEBUG", "0") not in ("", "0"):
         sys.__unraisablehook__(dropped)
-
-
-def _send_again() -> None:
-    time.sleep(0.02)
-    os.kill(os.getpid(), _signal.SIGTERM)
 
 
 def _leave(_number: int, _frame: object) -> None:

@@ -1,4 +1,4 @@
-"""Run a function in a forked process with limits of time and memory, so that a crash in a library ends only that process."""
+"""Run a function in a forked process with limits of time and memory: a library's crash ends only that process."""
 
 import faulthandler
 import multiprocessing
@@ -92,7 +92,7 @@ def _answer(work: Callable[[], T], sender: Connection, receiver: Connection, mem
 
 
 def apart(work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-    """Call a function in a forked process of its own, and leave no thread of a library to this one, which may fork later."""
+    """Call a function in a forked process, so that it leaves no library's thread to this one, which may fork later."""
     with ProcessPoolExecutor(
         1, multiprocessing.get_context("fork"), initializer=end_with_parent, initargs=(signal.SIGKILL,)
     ) as pool:

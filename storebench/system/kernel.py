@@ -1,4 +1,4 @@
-"""The compiled kernel: draw windows, cut them out of raw images, and copy whole samples, a whole batch per call, in C."""
+"""The compiled kernel, one call per batch: draw windows, cut them out of raw images, and copy whole samples."""
 
 import contextlib
 import ctypes
@@ -79,7 +79,7 @@ class Kernel:
         return cut
 
     def rows(self, source: Bytes, offsets: Integers, out: Bytes) -> int:
-        """Copy the sample at each of `offsets` into `out`, and return the number of samples before the first outside."""
+        """Copy the sample at each of `offsets` into `out`; return the number of samples before the first outside."""
         held, offset, batch = source.__array_struct__, offsets.__array_struct__, out.__array_struct__
         copied: int = self._rows(
             _struct_in(held, None),

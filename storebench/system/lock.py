@@ -9,7 +9,6 @@ from pathlib import Path
 
 from storebench.errors import OutputError, from_os_error
 
-_LOCKS = Path("/proc/locks")
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 """Errors of filesystems without locks: a run can be created there, but is not protected."""
 
@@ -32,7 +31,7 @@ def claimed(folder: Path) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise OutputError(
-                f"another process is running it{_holder(folder)}",
+                "another process is running it",
                 where=folder,
                 hint="Wait until it ends, or name another --out.",
             ) from None
@@ -47,16 +46,3 @@ def claimed(folder: Path) -> Iterator[None]:
             if is_new:
                 with contextlib.suppress(OSError):  # it is in use
                     folder.rmdir()
-
-
-def _holder(folder: Path) -> str:
-    """Return " (pid N)" for the process that locked a folder; "" if the kernel does not say."""
-    with contextlib.suppress(OSError, ValueError):
-        status = folder.stat()
-        file = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
-        for line in _LOCKS.read_text(encoding="ascii").splitlines():
-            # 1: FLOCK  ADVISORY  WRITE 1234 08:01:5678 0 EOF; a waiting one has "->" after the number.
-            words = line.split()
-            if words[1:2] == ["FLOCK"] and words[5:6] == [file] and int(words[4]) > 0:
-                return f" (pid {words[4]})"
-    return ""

@@ -22,7 +22,10 @@ PREFIX = "storebench-"
 SEGMENTS = Path("/dev/shm")  # noqa: S108 - POSIX shared memory is exactly this folder on Linux
 SEGMENT_PREFIX = f"{PREFIX}pixels"
 
-_KINDS = "unfinished|place|copied|replicate|trials|forks|conversion|confirmation|comparison|checkup|attempt|kept|nodes|snapshot-[a-z]+|turns-[0-9]+"
+_KINDS = (
+    "unfinished|place|copied|replicate|trials|forks|conversion|confirmation|comparison|checkup|attempt|kept|nodes"
+    "|snapshot-[a-z]+|turns-[0-9]+"
+)
 NODE = re.sub(r"[^a-z0-9]", "", os.uname().nodename.lower())
 """A part of the names of hidden folders: locks may not reach another machine that shares the file system."""
 
@@ -37,7 +40,7 @@ def temporary_place() -> Path:
     if tempfile.tempdir is None:
         named = [os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP")]
         places = [os.path.abspath(place) for place in (*named, "/tmp", "/var/tmp") if place]  # noqa: PTH100, S108
-        usable = (place for place in places if os.path.isdir(place) and os.access(place, os.W_OK | os.X_OK))  # noqa: PTH112
+        usable = (place for place in places if Path(place).is_dir() and os.access(place, os.W_OK | os.X_OK))
         tempfile.tempdir = next(usable, None)
     return Path(tempfile.gettempdir())
 
@@ -148,7 +151,7 @@ def sweep_segments() -> None:
 
 
 def remove_segments_of(processes: Iterable[int | None]) -> None:
-    """Remove what torch leaves of a process that is killed, or refused memory, while it makes shared memory for a batch."""
+    """Remove torch's shared memory for a batch whose process was killed, or refused memory, while making it."""
     for pid in processes:
         for path in SEGMENTS.glob(f"torch_{pid}_*"):
             with contextlib.suppress(OSError):

@@ -46,7 +46,7 @@ def open_whole(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def open_message(path: Path) -> Iterator[BinaryIO]:
-    """Open a file for another process to read; it gets the name `path` when the with statement ends without an error."""
+    """Open a file for another process to read; it gets its name when the with statement ends without an error."""
     unfinished = path.with_suffix(".tmp")
     with unfinished.open("wb") as file:
         yield file

@@ -14,9 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from storebench.errors import UsageError
 from storebench.formats.reads.planned import Turns
-from storebench.probes.cgroup import find_controller
 from storebench.record.lines import RECORDS_NAME
 from storebench.system.processes import MARK, end_processes
 from storebench.system.scratch import PREFIX, SEGMENTS
@@ -165,29 +163,6 @@ def test_lock_files_of_turns_go_with_their_last_user(
     assert len(list(temporary.iterdir())) == 1
     here.cli("formats")
     assert list(temporary.iterdir()) == []
-
-
-MAKE_A_GROUP_AND_DIE = """
-import os, signal
-from storebench.probes.cgroup import MemoryGroup
-print(MemoryGroup.create(64 << 20).folder, flush=True)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-@pytest.mark.root
-def test_control_groups_of_killed_runs_go_at_the_next_start(here: Bench) -> None:
-    try:
-        find_controller()
-    except UsageError as error:
-        pytest.skip(str(error))
-    code = [sys.executable, "-c", MAKE_A_GROUP_AND_DIE]
-    done = subprocess.run(code, capture_output=True, text=True, check=False)
-    assert done.returncode == -signal.SIGKILL
-    group = Path(done.stdout.strip())
-    assert group.name.startswith(PREFIX)
-    here.cli("formats")
-    assert not group.exists()
 
 
 SLEEP = [sys.executable, "-c", "import time; print('there', flush=True); time.sleep(600)"]

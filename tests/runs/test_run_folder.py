@@ -87,7 +87,7 @@ def test_a_second_process_on_a_runs_folder_is_refused_in_one_line(
     write_scenario(path, REPLAYED, replicates=2)
     content = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
     small = ("--dataset", "mnist", "--synthetic", "--limit", "16", "--model", "tiny")
-    with held(folder) as holder:
+    with held(folder):
         for words in (
             ("bench", path),
             ("bench", path, "--resume"),
@@ -97,7 +97,7 @@ def test_a_second_process_on_a_runs_folder_is_refused_in_one_line(
             done = bench.cli(*words, "--out", folder, "--stores", bench.stores)
             assert done.returncode == 2, done.stderr
             [said] = done.stderr.splitlines()
-            assert f"{folder}: another process is running it (pid {holder.pid})" in said
+            assert f"{folder}: another process is running it" in said
         assert bench.cli("validate", folder).returncode in (0, 5)
         assert bench.cli("trace", folder, "--out", tmp_path / "trace.json").returncode == 0
     assert {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()} == content
@@ -106,7 +106,7 @@ def test_a_second_process_on_a_runs_folder_is_refused_in_one_line(
 def test_a_folder_is_free_again_when_its_holder_was_killed(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with held(folder) as holder:
-        with pytest.raises(OutputError, match=rf"another process is running it \(pid {holder.pid}\)"):
+        with pytest.raises(OutputError, match="another process is running it"):
             Run.create(scenario(**MATRIX, backends=["lmdb"]), folder, [])
         holder.kill()
         holder.wait()

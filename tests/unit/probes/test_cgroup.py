@@ -56,26 +56,6 @@ def reader(big_file: Path, controller: Controller) -> Iterator["subprocess.Popen
         process.kill()
 
 
-TELL_LIMIT = """
-import sys
-from storebench.probes.cgroup import memory_limit_bytes
-sys.stdin.readline()
-print(memory_limit_bytes(), flush=True)
-"""
-
-
-def test_a_process_knows_the_limit_of_its_group(controller: Controller) -> None:
-    with (
-        subprocess.Popen(
-            [sys.executable, "-c", TELL_LIMIT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        ) as process,
-        memory_group(48 * MIB) as group,
-    ):
-        group.enter([process.pid])
-        said, _ = process.communicate("\n", timeout=30)
-    assert int(said) == 48 * MIB
-
-
 def tell(process: "subprocess.Popen[str]") -> None:
     assert process.stdin is not None
     process.stdin.write("\n")
@@ -104,25 +84,6 @@ def test_reads_are_charged_to_the_group_and_stay_below_its_limit(
         reader.wait(60)
         folder = group.folder
     assert not folder.exists()
-
-
-def test_the_soft_limit_of_version_2_holds_page_cache_too(
-    reader: "subprocess.Popen[str]", controller: Controller
-) -> None:
-    if controller.version == 1:
-        pytest.skip("version 1 has no memory.high")
-    high = 24 * MIB
-    with memory_group(64 * MIB) as group:
-        (group.folder / "memory.high").write_text(str(high))
-        group.enter([reader.pid])
-        tell(reader)
-        assert reader.stdout is not None
-        assert reader.stdout.readline() == "read\n"
-        cached = group.usage().cache_bytes
-        assert cached is not None
-        assert 0.5 * high <= cached <= 1.1 * high
-        tell(reader)
-        reader.wait(60)
 
 
 def test_the_group_of_a_killed_process_is_removed_when_the_next_is_made(controller: Controller) -> None:

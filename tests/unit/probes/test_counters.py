@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import pytest
 
 from storebench.probes.counters import CounterProbe
 from storebench.probes.machine import counts_reads
-from storebench.record.schema import Counters
 
 Python = Callable[..., str]
 
@@ -133,26 +131,6 @@ def test_a_worker_counts_while_it_lives_and_after_it_was_waited_for(python: Pyth
     assert "peak_rss_bytes" not in alive["reasons"]
     assert reaped["peak_rss_bytes"] is None, "its peak went with it"
     assert reaped["reasons"]["peak_rss_bytes"]
-
-
-def test_a_worker_that_somebody_else_waited_for_is_null_with_a_reason(tmp_path: Path) -> None:
-    # The shell is the parent that reaps, and it is not probed.
-    with subprocess.Popen(
-        ["sh", "-c", "sleep 0.3 & echo $!; wait"], stdout=subprocess.PIPE, text=True
-    ) as shell:
-        assert shell.stdout is not None
-        worker = int(shell.stdout.readline())
-        probe = CounterProbe([os.getpid(), worker], tmp_path)
-        probe.start()
-        shell.wait()
-    assert_all_null_but_the_device(probe.stop(100), str(worker))
-
-
-def assert_all_null_but_the_device(found: Counters, pid: str) -> None:
-    for field in fields(Counters):
-        if field.name not in ("block_device_read_bytes", "block_device_reads", "reasons"):
-            assert getattr(found, field.name) is None, field.name
-            assert pid in found.reasons[field.name]
 
 
 def test_cpu_seconds_and_switches_are_those_of_the_time_between(tmp_path: Path) -> None:

@@ -5,10 +5,6 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
-from storebench.probes import doctor
-from storebench.probes.doctor import CheckStatus
 from storebench.probes.machine import mount_of
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
@@ -33,17 +29,6 @@ def test_json_lists_findings_with_advice_for_what_does_not_work(cli: Cli, shm: P
     assert "cold cannot exist on tmpfs" in cold["found"]
     assert all(check["advice"] for check in checks.values() if check["state"] != "ok")
     assert {"h5py", "lmdb", "plyvel", "torch", "free space", "swap", "speed of the cores"} <= set(checks)
-
-
-@pytest.mark.parametrize(("slow_s", "state"), [(0.033, CheckStatus.OK), (0.05, CheckStatus.NOTE)])
-def test_a_core_that_slows_down_is_a_reason_to_expect_wide_intervals(
-    slow_s: float, state: CheckStatus, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whether this machine's cores are steady now is not for a test to say, so the loops are drawn."""
-    monkeypatch.setattr(doctor, "loops", lambda cores, _: dict.fromkeys(cores, [0.03] * 4 + [slow_s]))
-    (check,) = doctor._speed()
-    assert check.state is state
-    assert ("wide intervals" in check.advice) == (state is CheckStatus.NOTE)
 
 
 def test_a_folder_that_is_not_there_is_wrong_usage(cli: Cli) -> None:

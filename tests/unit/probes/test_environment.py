@@ -11,7 +11,6 @@ import pytest
 from storebench.probes import machine
 from storebench.probes.counters import OtherWork
 from storebench.probes.environment import environment, match_key
-from storebench.probes.machine import mount_of
 from storebench.record.schema import Conditions
 from tests.support.disks import loop_disk
 
@@ -50,15 +49,6 @@ def test_match_and_notes_hold_what_the_issue_asks_for(tmp_path: Path) -> None:
     )
     assert {"scheduling", "governor", "transparent_hugepages", "mount_options"} <= set(found.match)
     assert {"host", "load", "free_memory_bytes", "container", "damon", "git_dirty"} <= set(found.notes)
-
-
-def test_queue_settings_are_those_of_the_disk(disk: Path) -> None:
-    mount = mount_of(disk)
-    found = machine.block_device(mount)
-    assert mount.device is not None
-    stat = Path(f"/sys/block/{found['name']}/queue/read_ahead_kb")
-    assert found["read_ahead_kb"] == stat.read_text().strip()
-    assert "name" not in environment(disk).match["block_device"], "sda today may be sdb tomorrow"
 
 
 def test_loop_devices_that_read_in_other_ways_are_other_environments(

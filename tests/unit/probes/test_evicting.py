@@ -15,7 +15,6 @@ from storebench.probes.page_cache import (
     evict,
     resident,
     warm,
-    who_maps,
 )
 
 PAGES = 2000
@@ -98,11 +97,6 @@ def test_many_files_are_written_back_together(disk: Path, counts: list[int], syn
     assert set(synced) == {"many-7"}
 
 
-def test_no_file_at_all_is_evicted_and_warm() -> None:
-    assert evict([]) == "fadvise"
-    assert warm([]).pages_total == 0
-
-
 def test_warming_gives_up_where_pages_are_always_pushed_out(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,23 +113,3 @@ def test_warming_gives_up_where_pages_are_always_pushed_out(
 
 
 # Who maps a file
-
-
-def test_a_mapping_through_another_name_is_found(file: Path, disk: Path) -> None:
-    link = disk / "another name"
-    link.hardlink_to(file)
-    with touched(link, 1):
-        assert who_maps([file]) == [f"pid {os.getpid()} (this process)"]
-    link.unlink()
-    assert who_maps([file]) == []
-
-
-def test_a_mapping_of_a_file_with_a_strange_name_is_found(disk: Path) -> None:
-    strange = disk / os.fsdecode(b"not utf-8: \xff, and\twith spaces")
-    strange.write_bytes(bytes(41 * PAGE_BYTES))
-    plain = disk / "plain"
-    plain.write_bytes(bytes(PAGE_BYTES))
-    with touched(strange, 1):
-        assert who_maps([strange]) == [f"pid {os.getpid()} (this process)"]
-        assert who_maps([plain]) == []
-    strange.unlink()

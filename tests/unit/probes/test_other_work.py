@@ -4,11 +4,9 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from storebench.record.lines import read_records
 from storebench.record.schema import OTHERS_MOST_FRAC, Conditions, disturbance
 
 PROBE = """
@@ -51,36 +49,6 @@ def test_the_time_of_a_neighbour_is_that_of_others_and_disturbs() -> None:
     assert found.others_cpu_s is not None
     assert found.others_cpu_s > 0.1
     assert found.disturbed == disturbance(found) != ""
-
-
-def test_the_time_of_a_replicate_is_not_that_of_others(tmp_path: Path) -> None:
-    """On one CPU, the cell and all others together take at most the time on the wall."""
-    cpu = str(min(os.sched_getaffinity(0)))
-    storebench = ["taskset", "-c", cpu, sys.executable, "-m", "storebench", "run", "png", "-d", "mnist"]
-    options = [
-        "--synthetic",
-        "--limit",
-        "6000",
-        "--model",
-        "none",
-        "--compute",
-        "none",
-        "--epochs",
-        "6",
-        "--replicates",
-        "2",
-    ]
-    places = [f"--stores={tmp_path / 'stores'}", f"--out={tmp_path / 'run'}"]
-    subprocess.run([*storebench, *options, *places], check=True, capture_output=True)
-    records = read_records(tmp_path / "run")
-    for number in range(2):
-        made = [record for record in records if record.replicate == number]
-        counts = [record.counters for record in made if record.counters]
-        own_s = sum((count.cpu_user_s or 0) + (count.cpu_system_s or 0) for count in counts)
-        conditions = made[0].conditions
-        assert conditions is not None
-        assert conditions.others_cpu_s is not None
-        assert 0.5 < own_s <= conditions.wall_s - conditions.others_cpu_s + 0.06
 
 
 @pytest.mark.parametrize(

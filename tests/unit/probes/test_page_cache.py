@@ -1,10 +1,8 @@
 """The page cache of real files on the real kernel: counted, evicted, filled, judged."""
 
-import contextlib
 import mmap
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -12,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from storebench.errors import CellFailedError
 from storebench.probes import page_count
 from storebench.probes.machine import mount_of
 from storebench.probes.page_cache import (
@@ -22,54 +19,10 @@ from storebench.probes.page_cache import (
     evict,
     resident,
     warm,
-    who_maps,
 )
 from storebench.settings.words import CacheState
 
-HOLD = """
-import mmap, sys
-file = open(sys.argv[1], "rb")
-mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
-step = mmap.PAGESIZE if sys.argv[2] == "touch" else len(mapped)
-total = sum(mapped[at] for at in range(0, len(mapped), step))
-print("ready", flush=True)
-sys.stdin.read()
-"""
-
-FAILED_WRITE = "Check for device errors ('dmesg') and for a full disk, then convert again."
-CAUSES = ("Input/output error", "No space left on device")
-"""What the kernel says depends on which write of the loop device fails first."""
-
 pytestmark = pytest.mark.still_pages
-
-
-@contextlib.contextmanager
-def another_process_mapping(path: Path, touch: str) -> Iterator[int]:
-    command = [sys.executable, "-c", HOLD, str(path), touch]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == b"ready\n"
-        yield holder.pid
-        assert holder.stdin is not None
-        holder.stdin.close()
-
-
-def test_eviction_leaves_at_most_one_percent_and_is_verified_cold(big_file: Path) -> None:
-    warm([big_file])
-    how = evict([big_file])
-    facts = cache_facts(CacheState.COLD, resident([big_file]), paths=[big_file], how=how)
-    assert facts.resident_frac_before is not None
-    assert facts.resident_frac_before <= 0.01
-    assert (facts.verdict, facts.reason) == ("verified", "")
-    assert facts.method in ("fadvise+cachestat", "fadvise+mincore")
-
-
-def test_warming_fills_at_least_99_percent_and_is_verified_warm(big_file: Path) -> None:
-    evict([big_file])
-    facts = cache_facts(CacheState.WARM, warm([big_file]), how="read")
-    assert facts.resident_frac_before is not None
-    assert facts.resident_frac_before >= 0.99
-    assert facts.verdict == "verified"
 
 
 def test_a_file_that_was_just_written_and_never_synced_can_be_evicted(disk: Path) -> None:
@@ -127,7 +80,7 @@ def test_warming_anew_reads_no_page_again_that_is_alone(
 
 @pytest.fixture
 def waits_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Return the list of the seconds that eviction asks to wait: the clock would also count the disk and other processes."""
+    """Return the list of the seconds that eviction asks to wait."""
     asked: list[float] = []
     sleep = time.sleep
 
@@ -151,28 +104,6 @@ def test_pages_that_an_open_reader_maps_are_not_waited_for(big_file: Path, waits
     assert left.frac is not None
     assert left.frac <= COLD_MAX_FRAC
     assert waited_s < 2, "waiting takes away what is being written, not what is mapped"
-
-
-def test_warming_does_not_wait_for_pages_that_stay(big_file: Path, waits_s: list[float]) -> None:
-    warm([big_file])
-    with big_file.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
-        assert sum(mapped[:: mmap.PAGESIZE]) >= 0  # every page is mapped
-        waits_s.clear()
-        warm([big_file], anew=True)
-        waited_s = sum(waits_s)
-    assert (resident([big_file]).frac or 0) >= 0.99
-    assert waited_s < 2, "evicting for a cold cell waits three seconds for them"
-
-
-def test_a_mapping_of_another_process_is_named_and_not_cold(big_file: Path) -> None:
-    with another_process_mapping(big_file, "touch") as pid:
-        how = evict([big_file])
-        facts = cache_facts(CacheState.COLD, resident([big_file]), paths=[big_file], how=how)
-    assert facts.verdict == "failed"
-    assert f"pid {pid} (python" in facts.reason
-    assert "100.0% of the store was resident" in facts.reason
-    evict([big_file])
-    assert resident([big_file]).pages_resident == 0, "once the mapping is gone, cold works again"
 
 
 def test_cold_cannot_exist_on_tmpfs(shm: Path, waits_s: list[float]) -> None:
@@ -230,73 +161,6 @@ def test_without_root_files_are_evicted_counted_and_warmed(
     assert found == "0 " or (found.startswith("None ") and len(found) > 10)
 
 
-@contextlib.contextmanager
-def mounted(arguments: list[str | Path], point: Path) -> Iterator[Path]:
-    point.mkdir(parents=True)
-    done = subprocess.run(["mount", *map(str, arguments), str(point)], capture_output=True, check=False)
-    if done.returncode:
-        pytest.skip(f"{arguments[-1]} cannot be mounted: {done.stderr.decode().strip()}")
-    try:
-        yield point
-    finally:
-        unmount(point)
-
-
-def unmount(point: Path) -> None:
-    """Unmount, at once or when nothing uses it: a process in a mount namespace of its own may keep a loop device a while."""
-    for _ in range(20):
-        if subprocess.run(["umount", str(point)], capture_output=True, check=False).returncode == 0:
-            return
-        time.sleep(0.1)
-    subprocess.run(["umount", "--lazy", str(point)], check=True)
-
-
-@pytest.fixture
-def failing_disk(root: None, tmp_path: Path) -> Iterator[Path]:
-    """Filesystem that takes 100 MiB and whose device fails after 24: a loop device on a file in a small tmpfs."""
-    with mounted(["-t", "tmpfs", "-o", "size=24m", "tmpfs"], tmp_path / "small") as small:
-        image = small / "image"
-        image.touch()
-        os.truncate(image, 100 << 20)
-        subprocess.run(["mkfs.ext2", "-q", "-F", str(image)], check=True)
-        with mounted(["-o", "loop", image], tmp_path / "failing") as disk:
-            yield disk
-
-
-@pytest.mark.root
-def test_a_file_that_cannot_be_written_back_is_an_error_that_names_it(failing_disk: Path) -> None:
-    path = failing_disk / "file"
-    path.write_bytes(os.urandom(40 << 20))
-    with pytest.raises(CellFailedError) as caught:
-        evict([path])
-    assert str(caught.value) in {
-        f"{path}: the file cannot be written back ({why}). {FAILED_WRITE}" for why in CAUSES
-    }
-
-
-@pytest.mark.root
-def test_a_read_only_filesystem_has_nothing_to_write_back(root: None, tmp_path: Path) -> None:
-    image = tmp_path / "image"
-    image.touch()
-    os.truncate(image, 16 << 20)
-    subprocess.run(["mkfs.ext2", "-q", "-F", str(image)], check=True)
-    with mounted(["-o", "loop", image], tmp_path / "disk") as disk:
-        for number in range(80):
-            (disk / f"{number:03d}").write_bytes(b"x" * 10_000)
-        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
-        files = sorted(path for path in disk.iterdir() if path.is_file())
-        assert evict(files) == "fadvise"
-        assert resident(files).pages_resident == 0
-
-
-@pytest.mark.root
-def test_pages_of_a_huge_page_beyond_the_end_of_the_file_do_not_count(root: None, tmp_path: Path) -> None:
-    with mounted(["-t", "tmpfs", "-o", "size=24m,huge=always", "tmpfs"], tmp_path / "huge") as huge:
-        path = huge / "file"
-        path.write_bytes(b"x" * 100_001)
-        assert resident([path]).frac == 1.0
-
-
 @pytest.mark.root
 def test_through_overlayfs_pages_are_counted_and_evicted(root: None, disk: Path) -> None:
     folders = {name: disk / "overlay" / name for name in ("lower", "upper", "work", "merged")}
@@ -315,8 +179,6 @@ def test_through_overlayfs_pages_are_counted_and_evicted(root: None, disk: Path)
         path = folders["merged"] / "file"
         warm([path])
         assert mount_of(path).fstype == "overlay"
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ):
-            assert who_maps([path]) == [f"pid {os.getpid()} (this process)"]
         assert resident([path]).frac == 1.0, "cachestat through overlayfs would say 0"
         evict([path])
         assert resident([path]).pages_resident == 0

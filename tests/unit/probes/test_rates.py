@@ -1,6 +1,5 @@
 """Ceilings measured on the real device and in real memory."""
 
-import json
 import math
 import os
 import tempfile
@@ -10,29 +9,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from storebench.probes import page_cache
 from storebench.probes.rates import (
     DEPTHS,
     KEYS,
     LARGE_BYTES,
-    STEADY_MOST,
     WAYS,
-    Delivered,
     DeviceRates,
     GatherRate,
     device_rates,
     device_rates_once,
     gather_rate,
     gather_rate_once,
-    loops,
     opened_direct,
-    opens,
     opens_once,
     read_direct,
-    single_reads,
-    spread,
 )
-from tests.support.disks import FILE_BYTES, disk_number, run_in, throttled
+from tests.support.disks import FILE_BYTES
 
 pytestmark = pytest.mark.still_pages
 
@@ -55,12 +47,6 @@ def test_the_device_is_read_at_random_and_in_a_row_within_the_time(big_file: Pat
     assert single.keys() == {f"read_{depth}_{p}_s" for depth in DEPTHS for p in ("p50", "p99")}
     for depth in DEPTHS:
         assert 0 < single[f"read_{depth}_p50_s"] <= single[f"read_{depth}_p99_s"] < LIMIT_S + 1
-
-
-def test_times_of_single_reads_are_those_of_the_slow_ones_too() -> None:
-    waits = [0.001] * 90 + [0.1] * 10
-    found = single_reads(4, Delivered(bytes=1, seconds=1, waits_s=waits))
-    assert found == pytest.approx({"read_4_p50_s": 0.001, "read_4_p99_s": 0.1})
 
 
 def test_a_file_system_without_a_device_has_times_of_reads_but_no_rate() -> None:
@@ -87,18 +73,6 @@ def test_files_are_opened_so_many_per_second(tmp_path: Path) -> None:
     assert not opens_once(files[:99], kept=kept, name="few", cold=False)
 
 
-@pytest.mark.quiet
-@pytest.mark.root
-def test_names_that_were_dropped_are_opened_more_slowly(big_file: Path, root: None) -> None:
-    folder = big_file.parent / "names"
-    folder.mkdir()
-    for number in range(1000):
-        (folder / str(number)).touch()
-    os.sync()
-    rates = opens(sorted(folder.iterdir()), cold=True)
-    assert rates["open_1_cold_per_s"] < rates["open_1_per_s"]
-
-
 def test_each_request_is_read_once_unless_there_is_a_time_limit(big_file: Path) -> None:
     size = 64 << 10
     with opened_direct([str(big_file)]) as (fd,):
@@ -112,39 +86,6 @@ def test_each_request_is_read_once_unless_there_is_a_time_limit(big_file: Path) 
         assert read_direct(end, size, 2).bytes == 4096 + size
     with pytest.raises(OSError, match="Bad file descriptor"):
         read_direct([(9999, 0)] * 4, size, 4)
-
-
-@pytest.mark.full
-def test_no_reader_exceeds_the_rate_of_a_throttled_disk(big_file: Path, disk: Path, root: None) -> None:
-    """A large file and a store of small ones give the same ceiling, and plain readers stay below it."""
-    limit = 100 << 20
-    small = [disk / f"tiny{number}" for number in range(50)]
-    for path in small:
-        path.write_bytes(os.urandom(5000))
-    page_cache.evict(small)
-    with throttled(disk_number(big_file), read_bytes_per_s=limit) as group:
-        one, other, plain = json.loads(run_in(group, THROTTLED, big_file, disk, *small))
-    assert 0.85 * limit < one < 1.3 * limit, (
-        "the throttle grants a tenth of a second's bytes at once, a fifth of half a second's"
-    )
-    assert limit / 2 < other < 2 * limit
-    assert max(plain) <= 1.1 * one
-
-
-THROTTLED = """
-import json, sys
-from pathlib import Path
-from storebench.probes.rates import device_rates
-from storebench.probes.rates import opened_direct, read_direct
-big, folder, *small = sys.argv[1:]
-one = device_rates([big], 196608, limit_s=0.5)
-other = device_rates(small, 196608, limit_s=0.25, scratch=Path(folder))  # in a tenth the throttle gives twice as much
-assert "scratch" in other.device_method, other
-with opened_direct([big]) as (fd,):
-    requests = [(fd, at << 18) for at in range(256)]
-    plain = [read_direct(requests, 1 << 18, depth, 0.4).bytes_per_s for depth in (1, 8, 64)]
-print(json.dumps([one.device_best_bytes_per_s, other.device_best_bytes_per_s, plain]))
-"""
 
 
 def test_rates_are_measured_once_per_device_request_and_replicate(big_file: Path, tmp_path: Path) -> None:
@@ -234,24 +175,3 @@ def test_every_way_gathers_the_samples_that_were_asked_for(shape: tuple[int, ...
         out = np.zeros((7, *shape), np.uint8)
         way(array, indices, out)
         np.testing.assert_array_equal(out, array[indices])
-
-
-@pytest.mark.parametrize(
-    ("slow_loops", "steady"),
-    [
-        pytest.param(0, True, id="never slow"),
-        pytest.param(5, True, id="a burst in twenty loops"),
-        pytest.param(20, False, id="one loop in five"),
-        pytest.param(50, False, id="every other loop"),
-    ],
-)
-def test_a_machine_is_steady_if_nine_in_ten_loops_are_alike(slow_loops: int, steady: bool) -> None:
-    seconds = [0.03] * (100 - slow_loops) + [0.05] * slow_loops
-    assert (spread(seconds) <= STEADY_MOST) == steady
-
-
-def test_cores_that_may_not_be_used_leave_the_others_usable() -> None:
-    before = os.sched_getaffinity(0)
-    with pytest.raises(OSError, match="Invalid argument"):
-        loops([*sorted(before), 1 << 20], seconds=0)
-    assert os.sched_getaffinity(0) == before

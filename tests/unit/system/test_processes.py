@@ -27,28 +27,3 @@ def test_a_fork_waits_for_a_thread_that_runs_but_not_for_ever() -> None:
         [sys.executable, "-c", SETTLING], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout.split("\n")[:3] == ["False True", "False True", "True False"]
-
-
-PROGRAM = """
-import gc
-from storebench.system.processes import uncollected
-
-runs = []
-gc.callbacks.append(lambda phase, info: runs.append(phase))
-frozen = gc.get_freeze_count()
-try:
-    with uncollected():
-        import storebench.cli.main
-        inside = len(runs)
-        raise ImportError
-except ImportError:
-    pass
-print(inside, gc.isenabled(), gc.get_freeze_count() > frozen + 10_000)
-gc.collect()
-print(len(runs) > inside)
-"""
-
-
-def test_the_collector_rests_while_modules_are_imported() -> None:
-    found = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
-    assert found.stdout.split() == ["0", "True", "True", "True"]
