@@ -12,7 +12,7 @@ def main() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             # The lowest free descriptor is the stream's own, because those below it are open by now.
-            stream = open(os.devnull, mode, encoding="utf-8")  # noqa: PTH123, SIM115 - pathlib is not loaded yet; open to the end
+            stream = open(os.devnull, mode, encoding="utf-8")  # noqa: PTH123, SIM115 - for the life of the process
             os.set_inheritable(stream.fileno(), True)  # our own processes inherit the stream
             setattr(sys, name, stream)
     from storebench.system.interrupts import install

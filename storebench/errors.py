@@ -153,7 +153,7 @@ class CellFailedError(IntegrityError):
 
 
 def from_os_error(error: OSError, where: str | PathLike[str]) -> StorebenchError:
-    """Return the error for an `OSError` while writing `where`; "." is the error's own file, or else the current folder."""
+    """Return the error for an `OSError` while writing `where`; "." is the error's file, or the current folder."""
     names = (error.filename2, error.filename)  # of a copy or a rename, first the file that is written
     own = next((os.fsdecode(name) for name in names if isinstance(name, str | bytes | PathLike)), None)
     place = os.fspath(where)
@@ -171,14 +171,6 @@ def from_os_error(error: OSError, where: str | PathLike[str]) -> StorebenchError
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
         reason = "the filesystem is read-only" if error.errno == errno.EROFS else "no permission to write"
         return OutputError(reason, where=place, hint="Name a folder that you may write with --out.")
-    if error.errno == errno.ENOTDIR:
-        return OutputError(
-            "a part of this path is a file, not a folder", where=place, hint="Name another path."
-        )
-    if error.errno == errno.ENOENT:
-        return OutputError(
-            "there is no folder for it", where=place, hint="Make that folder first, or name another one."
-        )
     return OutputError(error.strerror or str(error), where=place)
 
 

@@ -74,7 +74,7 @@ def sync(path: str | PathLike[str]) -> None:
 
 
 def sync_file_system(handle: int, path: str | PathLike[str]) -> None:
-    """Wait until everything is on the disk that any process has written to the file system of an open file or folder."""
+    """Wait until the file system of an open file or folder has everything on disk that was written to it."""
     import ctypes
 
     if ctypes.CDLL(None, use_errno=True).syncfs(handle):

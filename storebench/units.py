@@ -34,7 +34,7 @@ def parse_bytes(text: str) -> int:
 
 
 def format_bytes(size: int) -> str:
-    """Return a size in the unit that gives the shortest whole number, a binary one if there is a choice: "400 MiB", "100 GB"."""
+    """Return a size in the unit, better a binary one, that gives the shortest whole number: "400 MiB", "100 GB"."""
     units = ("TiB", "GiB", "MiB", "KiB", "TB", "GB", "MB", "kB", "B")
     unit = min(
         (unit for unit in units if size % _BYTES[unit] == 0), key=lambda unit: len(str(size // _BYTES[unit]))

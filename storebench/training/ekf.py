@@ -1,9 +1,9 @@
-"""Training of multilayer perceptrons by the extended Kalman filter: global or node-decoupled, one output after the other.
+"""Training of perceptrons by the extended Kalman filter: global or node-decoupled, one output after the other.
 
-The weights are the state of a filter whose measurements are the wanted outputs. The node-decoupled filter keeps a covariance
-for the weights of each node and none between nodes (G. V. Puskorius and L. A. Feldkamp, Decoupled extended Kalman filter
-training of feedforward layered networks, IJCNN 1991). Taking the outputs one after the other inverts no matrix (E. S. Plumer,
-Training neural networks using sequential extended Kalman filtering, 1995); for the global filter this is exact.
+The weights are the state of a filter whose measurements are the wanted outputs. The node-decoupled filter keeps a
+covariance for the weights of each node and none between nodes (G. V. Puskorius and L. A. Feldkamp, Decoupled extended
+Kalman filter training of feedforward layered networks, IJCNN 1991). Taking the outputs one after the other inverts no
+matrix (E. S. Plumer, Training neural networks using sequential extended Kalman filtering, 1995), exactly if global.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ import numpy.typing as npt
 Floats = npt.NDArray[Any]
 
 VARIANCE, NOISE, DRIFT = 10.0, 1.0, 1e-4
-"""Initial variance of each weight, variance of each output's error, and variance that each sample adds to each weight."""
+"""Initial variance of each weight, variance of each output's error, and what each sample adds to each weight."""
 
 
 class Ekf:

