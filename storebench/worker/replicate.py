@@ -135,7 +135,7 @@ def _run_epoch(setup: Setup, number: int, at_open: CacheFacts | None) -> Epoch:
     proof = prove(setup, number, evidence)
     setup.progress.begin(f"the test of epoch {number}")
     store, step, tested = setup.job.test_store, setup.step, None
-    if store is not None and setup.model and isinstance(step, CpuStep) and setup.trainer.leads:
+    if store is not None and isinstance(step, CpuStep) and setup.trainer.leads:
         with setup.outside_limit():
             tested = accuracy(step, setup.augment, store, after_batch=setup.progress.batch)
     return Epoch(

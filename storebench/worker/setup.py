@@ -46,9 +46,7 @@ class Setup:
     job: CellJob
     code: CodeFacts
     manifest: Manifest
-    traits: Traits
     pages: StoreCache
-    model: ModelSpec | None
     augment: Augment
     step: Step
     loader: Loader
@@ -107,9 +105,7 @@ class Setup:
             job=job,
             code=code,
             manifest=manifest,
-            traits=traits_of(cell.backend),
             pages=pages,
-            model=model,
             augment=augment,
             step=step,
             loader=_loader(cell, load, group, progress),
@@ -132,6 +128,11 @@ class Setup:
     def cell(self) -> Cell:
         """The cell of the replicate."""
         return self.job.cell
+
+    @property
+    def traits(self) -> Traits:
+        """Traits of the cell's reader."""
+        return traits_of(self.cell.backend)
 
     @property
     def trainer(self) -> Trainer:

@@ -72,10 +72,10 @@ def _become(
     """Take over folder, environment and streams, handle signals as a fresh interpreter does, work, and end."""
     code = 1
     try:
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                handler: Any = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
-                signal.signal(number, handler)
+        for sent in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            if signal.getsignal(sent) is not signal.SIG_IGN:
+                handler: Any = signal.default_int_handler if sent == signal.SIGINT else signal.SIG_DFL
+                signal.signal(sent, handler)
         if cwd is not None:
             os.chdir(cwd)
         if env is not None:
