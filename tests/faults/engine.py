@@ -161,7 +161,7 @@ def run(
         _mapped(place.folder / "control") as control,
     ):
         process = _start(command, place, env, (out.fileno(), err.fileno()), server)
-        family = _Family(token=token, session=process.pid)
+        family = _Family(token=token)
         code = _wait(process, control, family)
         orphans = _end_orphans(family)
         seconds = time.monotonic() - started
@@ -237,18 +237,16 @@ def _mapped(path: Path) -> Iterator[mmap.mmap]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Family:
-    """What the processes of a command have in common: a variable, or, where they are copies, their session."""
+    """What the processes of a command have in common: a variable."""
 
     token: str
-    session: int
 
     def __iter__(self) -> Iterator[int]:
         """Yield the processes that are there."""
         wanted = self.token.encode()
         for path in Path("/proc").glob("[0-9]*/environ"):
             try:
-                variables = path.read_bytes()  # none where it has ended and is only waited for
-                if wanted in variables or (variables and os.getsid(int(path.parent.name)) == self.session):
+                if wanted in path.read_bytes():
                     yield int(path.parent.name)
             except OSError:
                 continue  # it has just ended, or is another user's
