@@ -29,7 +29,11 @@ def test_what_was_not_done_is_in_no_method() -> None:
     ("requested", "pages", "reason"),
     [
         ("cold", 0, ""),
-        ("cold", 1234, "12.3% of the store was resident, cold allows 1%"),
+        (
+            "cold",
+            1234,
+            "12.3% of the store was resident, cold allows 1%; likely cause: another process reads, writes or maps these files",
+        ),
         ("any", 1234, "no cache state was requested"),
         ("cold", None, "resident pages cannot be counted: no kernel"),
         ("warm", None, "resident pages cannot be counted: no kernel"),

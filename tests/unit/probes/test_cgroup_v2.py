@@ -131,7 +131,9 @@ def test_reads_are_limited_and_counted_where_the_io_controller_is_delegated(hier
 
 def test_reads_cannot_be_limited_without_the_io_controller(hierarchy: Hierarchy) -> None:
     hierarchy.delegates("user.slice", controllers="memory")
-    with pytest.raises(UsageError, match=r"reads from a device cannot be limited here: .* no io controller"):
+    with pytest.raises(
+        UsageError, match=r"reads from a device cannot be limited here: .* delegates the io controller"
+    ):
         ThrottledGroup.create()
 
 
