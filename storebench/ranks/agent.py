@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from storebench.ranks.launch import LOGS_NAME, MEET_S, RankFailure, Team, write_exits
+from storebench.ranks.launch import LOGS_NAME, MEET_S, Team, blame, write_failure
 from storebench.system.processes import end_with_starter, uncollected
 
 if TYPE_CHECKING:  # its import takes seconds, in which this process must already end with its parent
@@ -24,13 +24,14 @@ _LOOPBACK = Path("/sys/class/net/lo")
 def main(arguments: Sequence[str]) -> int:
     """Run a job of ranks, and return 0 if all of them did."""
     end_with_starter(signal.SIGTERM)
-    text, folder, *program = arguments
+    text, path, *program = arguments
+    folder = Path(path)
     team = Team(**json.loads(text))
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "3")
     if team.nodes == 1 and _LOOPBACK.exists():
         # gloo would use the address that the host's name has, which may be none that can be reached.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", _LOOPBACK.name)
-    return _run(team, Path(folder), program)
+    return _run(team, folder, program)
 
 
 def _run(team: Team, folder: Path, program: Sequence[str]) -> int:
@@ -45,7 +46,7 @@ def _run(team: Team, folder: Path, program: Sequence[str]) -> int:
             *(argument.replace("$", "$$") for argument in program)
         )
     except ChildFailedError as error:
-        write_exits(folder, {rank: failure.exitcode for rank, failure in error.failures.items()})
+        blame(folder, team, {rank: failure.exitcode for rank, failure in error.failures.items()})
         return _EXIT_FAILED
     except SignalException as error:
         return 128 + error.sigval
@@ -53,8 +54,8 @@ def _run(team: Team, folder: Path, program: Sequence[str]) -> int:
         if team.nodes == 1:
             raise
         traceback.print_exc()
-        why = f"the other nodes cannot be reached at {team.rendezvous} within {MEET_S} s"
-        RankFailure(rank=None, node=team.node, failure=why, see_log=True).write(folder)
+        why = f"node {team.node}: the other nodes cannot be reached at {team.rendezvous} within {MEET_S} s"
+        write_failure(folder, None, why, see_log=True)
         return _EXIT_FAILED
     return 0
 

@@ -1,17 +1,13 @@
 """The place of a process in a job, and the samples that it serves there: shards of an order."""
 
 import os
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from storebench.errors import UsageError
 from storebench.formats.base import Indices
-
-_SLURM_COUNT = re.compile(r"(?P<tasks>\d+)(\(x(?P<nodes>\d+)\))?")
-_MOST_NODES = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,29 +40,15 @@ class Membership:
         return f"rank {self.rank} on node {self.node}"
 
 
-_LAUNCHERS: dict[str, tuple[Sequence[str], ...]] = {
-    "RANK": (["WORLD_SIZE"], ["LOCAL_RANK"], ["LOCAL_WORLD_SIZE"], ["GROUP_RANK"]),
-    "SLURM_PROCID": (
-        ["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"],
-        ["SLURM_LOCALID"],
-        ["SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"],
-        ["SLURM_NODEID"],
-    ),
-    # Open MPI and PMI do not number nodes; by default they fill one after the other.
-    "OMPI_COMM_WORLD_RANK": (
-        ["OMPI_COMM_WORLD_SIZE"],
-        ["OMPI_COMM_WORLD_LOCAL_RANK"],
-        ["OMPI_COMM_WORLD_LOCAL_SIZE"],
-        [],
-    ),
-    "PMI_RANK": (
-        ["PMI_SIZE"],
-        ["MPI_LOCALRANKID", "PMI_LOCAL_RANK"],
-        ["MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"],
-        [],
-    ),
+# Variable of the rank -> that of their number; the most specific launcher first.
+_LAUNCHERS = {
+    "RANK": "WORLD_SIZE",
+    "SLURM_PROCID": "SLURM_STEP_NUM_TASKS",
+    "OMPI_COMM_WORLD_RANK": "OMPI_COMM_WORLD_SIZE",
+    "PMI_RANK": "PMI_SIZE",
 }
-"""Variable of the rank -> those of the ranks, the local rank, the local ranks and the node; the most specific launcher first."""
+# What torchrun says in addition; other launchers start one process per node.
+_TORCHRUN = {"local_rank": "LOCAL_RANK", "local_ranks": "LOCAL_WORLD_SIZE", "node": "GROUP_RANK"}
 
 
 def membership(environment: Mapping[str, str] = os.environ) -> Membership:
@@ -74,52 +56,16 @@ def membership(environment: Mapping[str, str] = os.environ) -> Membership:
     launcher = next((name for name in _LAUNCHERS if name in environment), None)
     if launcher is None:
         return Membership()
-    ranks_names, local_rank_names, local_ranks_names, node_names = _LAUNCHERS[launcher]
-    rank, ranks = _number(environment, [launcher]), _number(environment, ranks_names)
-    if launcher == "SLURM_PROCID":
-        node = _number(environment, node_names, default=0)
-        tasks = _slurm_tasks(environment, local_ranks_names)
-        local_ranks = tasks[node] if node < len(tasks) else ranks
-    else:
-        local_ranks = _number(environment, local_ranks_names, default=ranks)
-        node = _number(environment, node_names, default=rank // max(1, local_ranks))
-    local_rank = _number(environment, local_rank_names, default=rank % max(1, local_ranks))
-    if not (rank < ranks and local_rank < local_ranks <= ranks):
+    names = {"rank": launcher, "ranks": _LAUNCHERS[launcher]} | (_TORCHRUN if launcher == "RANK" else {})
+    try:
+        numbers = {field: int(environment[name]) for field, name in names.items()}
+    except (KeyError, ValueError):
         raise UsageError(
-            f"rank {rank} of {ranks}, local rank {local_rank} of {local_ranks}: "
-            f"the variables beside {launcher} do not fit each other",
+            f"not all numbers: {', '.join(names.values())}",
             where="environment",
-            hint="Unset those of another launcher.",
-        )
-    return Membership(rank=rank, ranks=ranks, local_rank=local_rank, local_ranks=local_ranks, node=node)
-
-
-def _number(environment: Mapping[str, str], names: Sequence[str], *, default: int | None = None) -> int:
-    """Return the number in the first variable that is set, or the default."""
-    name = next((name for name in names if name in environment), None)
-    if name is None:
-        if default is not None:
-            return default
-        raise UsageError(
-            f"the launcher has not set {names[0]}",
             hint="Start every rank in the same way, with torchrun or srun.",
-        )
-    if not re.fullmatch(r"\d{1,9}", environment[name]):
-        raise UsageError(f"{name} is not a number: {environment[name]!r}", where="environment")
-    return int(environment[name])
-
-
-def _slurm_tasks(environment: Mapping[str, str], names: Sequence[str]) -> list[int]:
-    """Return the number of tasks per node, from Slurm's notation, such as ``4(x2),1``; none if it is not set."""
-    name = next((name for name in names if name in environment), "")
-    tasks: list[int] = []
-    for part in environment[name].split(",") if name else ():
-        match = _SLURM_COUNT.fullmatch(part)
-        nodes = int(match["nodes"] or 1) if match else 0
-        if match is None or len(tasks) + nodes > _MOST_NODES:
-            raise UsageError(f"{name} is not a list of tasks: {environment[name]!r}", where="environment")
-        tasks += [int(match["tasks"])] * nodes
-    return tasks
+        ) from None
+    return Membership(**{"node": numbers["rank"]} | numbers)
 
 
 def shard_of(

@@ -1,7 +1,6 @@
 """The process of one rank: it joins the others, runs the replicate, and says why if that fails."""
 
 import contextlib
-import faulthandler
 import multiprocessing
 import os
 import signal
@@ -16,7 +15,7 @@ from storebench.probes.code import package_folder
 from storebench.probes.loop_mount import mount_image
 from storebench.ranks.group import Group, join, lost_another
 from storebench.ranks.heartbeat import RankProgress
-from storebench.ranks.launch import TELL_STACKS, RankFailure
+from storebench.ranks.launch import write_failure
 from storebench.ranks.membership import Membership, membership
 from storebench.record.lines import record_to_dict
 from storebench.record.schema import Record
@@ -56,7 +55,6 @@ def _stop(number: int, _frame: object) -> NoReturn:
 def run_rank(job: CellJob, folder: Path, replicate: Callable[[Setup], list[Record]]) -> NoReturn:
     """Run a replicate with the other ranks of its job and end the process; rank 0 writes the answer."""
     _on_signals(signal.SIG_DFL)  # which end the process even while it waits for another rank in C code
-    faulthandler.register(TELL_STACKS, all_threads=True)  # also in producers, which are forked later
     me = membership()
     try:
         progress = RankProgress.create(folder, me.rank)
@@ -68,9 +66,9 @@ def run_rank(job: CellJob, folder: Path, replicate: Callable[[Setup], list[Recor
     except Exception as error:  # noqa: BLE001 - the last resort: the failure names it, the log holds the traceback
         # Nothing may be waited for that depends on other ranks.
         failed = failed_answer(job, error)
-        failure = RankFailure.now(me, failed.failure, consequence=lost_another(error), see_log=failed.see_log)
+        lost = lost_another(error)
         with contextlib.suppress(OSError):
-            failure.write(folder)
+            write_failure(folder, me.rank, failed.failure, see_log=failed.see_log, consequence=lost)
         _leave(failed.exit_code)
     code = 0
     if me.leads:

@@ -185,16 +185,6 @@ def test_a_rank_that_hangs_is_named_by_the_scenarios_limit(here: Bench, tidy: No
     assert ended - begun.stat().st_mtime < 4 + NAMED_S
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_the_log_says_where_a_rank_hangs(here: Bench, tidy: None, tmp_path: Path, workers: int) -> None:
-    """In the rank itself, or in the process that makes its batches."""
-    failure = failure_of_stuck_job(here, tmp_path, "planted:faulty-rank", "1:hang", workers=workers)
-    assert "made no progress for 4 s" in failure
-    log = (tmp_path / "run" / failure.rpartition(" ")[2]).read_text()
-    stacks = log.partition("--- local rank 1, stderr ---\n")[2]
-    assert re.search(r'File ".*", line \d+ in _fetch_into', stacks), log
-
-
 def test_a_rank_that_finds_no_store_is_named(bench: Bench, tmp_path: Path) -> None:
     job = dataclasses.replace(cell_job(two_ranks(), bench.stores, tmp_path), store=tmp_path / "nothing")
     failure = answer(job, tmp_path)["failure"]

@@ -35,7 +35,7 @@ from tests.support.copies import RANKS, import_now
 RANK = """
 import json, os, signal, sys, time
 from pathlib import Path
-from storebench.ranks.launch import RankFailure
+from storebench.ranks.launch import write_failure
 from storebench.ranks.membership import membership
 from storebench.ranks.heartbeat import RankProgress
 
@@ -57,16 +57,10 @@ if me.rank == 1 and fault == "terminated":
 if me.rank == 1 and fault == "stopped":
     os.kill(os.getpid(), signal.SIGSTOP)
 if me.rank == 1 and fault == "raises":
-    RankFailure.now(me, "a bug", consequence=False, see_log=False).write(folder)
+    write_failure(folder, me.rank, "a bug")
     os._exit(5)
 if me.rank == 1 and fault == "exits":
     os._exit(3)
-if me.rank == 0 and fault == "deaf":
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-if me.rank == 1 and fault == "deaf":
-    time.sleep(0.2)
-    RankFailure.now(me, "a bug", consequence=False, see_log=False).write(folder)
-    os._exit(5)
 if fault != "none":
     progress.batch()
     time.sleep(60)
@@ -122,9 +116,9 @@ def started(folder: Path, fault: str, ranks: int = 2) -> Iterator[Started]:
         process.terminate()
         process.join(10)
         process.kill()
-        for one in seen:
+        for left in seen:
             with contextlib.suppress(psutil.NoSuchProcess):
-                one.kill()
+                left.kill()
 
 
 def run_agent(arguments: list[str], folder: Path) -> None:
@@ -155,7 +149,7 @@ def facts_of(folder: Path, rank: int) -> dict[str, Any]:
 def test_ranks_run_with_as_many_threads_as_a_plain_process(folder: Path) -> None:
     assert run(folder, "none", ranks=3) == JobEnding(code=0)
     facts = [facts_of(folder, rank) for rank in range(3)]
-    assert [one["threads"] for one in facts] == [None, None, None]
+    assert [fact["threads"] for fact in facts] == [None, None, None]
     with socket.socket() as free:
         free.bind(("127.0.0.1", int(facts[0]["port"])))  # nobody listens there any more
 
@@ -186,15 +180,13 @@ def test_the_rank_that_fails_is_named_and_the_others_end(fault: str, failure: st
         assert not psutil.pid_exists(facts_of(folder, rank)["pid"])
 
 
-@pytest.mark.full
-def test_ranks_that_do_not_end_by_themselves_are_not_waited_for(folder: Path) -> None:
-    assert run(folder, "deaf") == JobEnding(code=None, failure="rank 1 on node 0: a bug")
-
-
 def test_a_stopped_rank_is_named_and_all_positions_told(folder: Path) -> None:
     told: list[Sequence[Position]] = []
     ending = run(folder, "stopped", stall_s=1, tell=told.append)
-    assert [(one.rank, one.name, one.batches) for one in told[-1]] == [(0, "epoch 0", 1), (1, "epoch 0", 0)]
+    assert [(position.rank, position.name, position.batches) for position in told[-1]] == [
+        (0, "epoch 0", 1),
+        (1, "epoch 0", 0),
+    ]
     assert ending.code is None
     # A stopped process is blamed as soon as another rank is late, which may be before its own time is over.
     said = r"rank 1 on node 0 made no progress for [\d.]+ s during epoch 0; its process is stopped"
