@@ -1,7 +1,6 @@
 """Scenarios: TOML files with one question each, found, validated and multiplied into cells. Nothing runs here."""
 
 import functools
-import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -142,10 +141,6 @@ class Scenario(Strict):
         cells = sum(matrix.most_cells for matrix in self.matrix)
         if cells > MOST_CELLS:
             raise ValueError(f"the axes make {cells:,} cells, more than {MOST_CELLS:,}; shorten one")
-        if cells * self.replicates > MOST_REPLICATES:
-            raise ValueError(
-                f"{cells:,} cells times {self.replicates:,} replicates are more than {MOST_REPLICATES:,}"
-            )
         return self
 
     @property
@@ -166,10 +161,7 @@ class Scenario(Strict):
 
     def repeated(self, replicates: int) -> "Scenario":
         """Return this scenario with a fixed number of replicates, the same for every cell, and without a budget."""
-        # A revision that `bench --against` runs may not know the newer keys, so they are given only where they must be.
-        fields, newer = Scenario.model_fields, ("repeat_disturbed", "ceilings")
-        left_out = {"budget", *(name for name in newer if getattr(self, name) == fields[name].default)}
-        given = {name: getattr(self, name) for name in self.model_fields_set - left_out}
+        given = {name: getattr(self, name) for name in self.model_fields_set - {"budget"}}
         try:
             matrices = [matrix.without_own_replicates() for matrix in self.matrix]
             return Scenario.model_validate({**given, "replicates": replicates, "matrix": matrices})
@@ -215,7 +207,7 @@ def read_table(
     tables: Mapping[str, type[pydantic.BaseModel]],
     kept: Callable[[dict[str, Any]], dict[str, Any]] = dict,
 ) -> _Table:
-    """Read and validate a TOML file; an error names the line of a misspelt key or an impossible value."""
+    """Read and validate a TOML file; an error names the matrix and the key."""
     try:
         text = read_small_file(path, most_bytes=MOST_FILE_BYTES).decode("utf-8")
     except (CorruptDataError, OSError, UnicodeDecodeError) as error:
@@ -227,7 +219,7 @@ def read_table(
     try:
         return model.model_validate(raw)
     except pydantic.ValidationError as error:
-        raise _explained(error, text, path, {"": model, **tables}) from None
+        raise _explained(error, path, {"": model, **tables}) from None
 
 
 def make_scenario(raw: dict[str, Any]) -> Scenario:
@@ -244,32 +236,18 @@ def make_scenario(raw: dict[str, Any]) -> Scenario:
 
 
 def _explained(
-    error: pydantic.ValidationError, text: str, path: Path, tables: Mapping[str, type[pydantic.BaseModel]]
+    error: pydantic.ValidationError, path: Path, tables: Mapping[str, type[pydantic.BaseModel]]
 ) -> ScenarioError:
-    """Return the error that names the line of a misspelt key or an impossible value; `tables` has the keys of each table."""
+    """Return the error that names a misspelt key or an impossible value; `tables` has the keys of each table."""
     first = cast("dict[str, Any]", error.errors()[0])
     location = [part for part in first["loc"] if not str(part).startswith(("function-", "[key]"))]
     *table, key = [part for part in location if isinstance(part, str)] or [""]
-    number = next((part for part in location if isinstance(part, int)), 0)
-    line = _line_of(text, key, ".".join(table), number)
-    where = f"{path}:{line}" if line else str(path)
+    number = next((part + 1 for part in location if isinstance(part, int)), None)
+    where = ": ".join(
+        filter(None, [str(path), " ".join([*table, str(number or "")]).strip() if table else ""])
+    )
     if first["type"] == "extra_forbidden":
         unknown = UnknownNameError.of("key", key, tables[table[0] if table else ""].model_fields)
         return ScenarioError(unknown.what, where=where, hint=unknown.hint)
     message = wrong_value(first)
     return ScenarioError(f"{key}: {message}" if key else message, where=where)
-
-
-def _line_of(text: str, key: str, table: str, number: int) -> int | None:
-    """Return the line, from 1, that sets `key` in a table; of several tables of one name, in that with a number from 0."""
-    current, seen = "", Counter[str]()
-    for position, line in enumerate(text.splitlines(), start=1):
-        if head := re.match(r"\s*\[+\s*([\w.\"']+)\s*\]+", line):
-            current = re.sub("[\"']", "", head[1])
-            seen[current] += 1
-            if current == f"{table}.{key}":
-                return position
-        in_table = current == table and seen[current] in (0, number + 1)
-        if in_table and re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*=", line):
-            return position
-    return None

@@ -45,7 +45,7 @@ budget = "12 min"
 ```
 
 A key that is not on this page, a value that is not allowed, and a combination that makes no sense are refused with their
-line (exit code 2) before anything is built. Scenarios that name a format whose library is not installed run without
+place (exit code 2) before anything is built. Scenarios that name a format whose library is not installed run without
 it, and say so.
 """
 

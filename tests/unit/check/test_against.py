@@ -450,7 +450,7 @@ def test_a_budget_decides_the_rounds_and_says_what_another_takes(
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["--budget", "8 min"], "storebench: --budget needs --against. A scenario states its own"),
+        (["--budget", "8 min"], "storebench: --budget needs --against; a scenario states its own"),
         (["--budget", "soon", "--against", "HEAD"], "storebench: --budget: 'soon' is no time"),
     ],
 )

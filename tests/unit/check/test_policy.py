@@ -18,25 +18,23 @@ def test_the_defaults_are_those_of_an_empty_policy(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "says"),
+    ("text", "says"),
     [
-        ("max_inconclusive_frac = 0.1\npractical_frak = 0.1\n", 2, "practical_frac"),
-        ("[counters.read_calls]\nband_frac = 0.1\nslak = 3\n", 3, "slack"),
+        ("max_inconclusive_frac = 0.1\npractical_frak = 0.1\n", "practical_frac"),
+        ("[counters.read_calls]\nband_frac = 0.1\nslak = 3\n", "slack"),
         ('[[cells]]\nmatch = "a"\n\n[[cells]]\nmatch = "b"\npractical = 1\n', 6, "practical_frac"),
-        ("practical_frac = -1\n", 1, "greater than or equal to 0"),
-        ("practical_frac = nan\n", 1, "finite"),
-        ("\n[counters.read_cals]\nslack = 1\n", 2, "read_calls"),
-        ("alpha = 0.01\n", 1, "alpha"),
+        ("practical_frac = -1\n", "greater than or equal to 0"),
+        ("practical_frac = nan\n", "finite"),
+        ("\n[counters.read_cals]\nslack = 1\n", "read_calls"),
+        ("alpha = 0.01\n", "alpha"),
     ],
 )
-def test_a_wrong_policy_names_the_line_and_what_was_meant(
-    tmp_path: Path, text: str, line: int, says: str
-) -> None:
+def test_a_wrong_policy_names_what_was_meant(tmp_path: Path, text: str, says: str) -> None:
     path = tmp_path / "policy.toml"
     path.write_text(text)
     with pytest.raises(ScenarioError) as caught:
         load_policy(path)
-    assert str(caught.value).startswith(f"{path}:{line}:")
+    assert str(caught.value).startswith(f"{path}: ")
     assert says in str(caught.value)
 
 

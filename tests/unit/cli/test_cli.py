@@ -140,9 +140,13 @@ def test_what_cannot_be_parsed_is_refused_in_one_line(words: str, said: str) -> 
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("limit", "limmit", "bad.toml:6: no key is called 'limmit'. Did you mean 'limit'?"),
-        ('"lmdb"', '"lmbd"', "bad.toml:7: backends: no format is called 'lmbd'. Did you mean 'lmdb'?"),
-        ("limit = 8", "limit = -8", "bad.toml:6: limit: must be greater than or equal to 1, not -8"),
+        ("limit", "limmit", "bad.toml: matrix 1: no key is called 'limmit'. Did you mean 'limit'?"),
+        (
+            '"lmdb"',
+            '"lmbd"',
+            "bad.toml: matrix 1: backends: no format is called 'lmbd'. Did you mean 'lmdb'?",
+        ),
+        ("limit = 8", "limit = -8", "bad.toml: matrix 1: limit: must be greater than or equal to 1, not -8"),
         ("[[matrix]]", "[[matrix]", "bad.toml: not TOML"),
     ],
 )

@@ -68,7 +68,7 @@ def test_a_wrong_value_is_refused_before_a_store_is_built(
     assert done.returncode == 2
     [line] = done.stderr.splitlines()
     assert "lmdb:get: readahead must be 'on' or 'off', not 'maybe'" in line
-    assert ("bad.toml:4: " in line) == (arguments[0] == "bench")
+    assert ("bad.toml: matrix 1: " in line) == (arguments[0] == "bench")
     assert [path.name for path in tmp_path.iterdir()] == ["bad.toml"]
 
 

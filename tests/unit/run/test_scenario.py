@@ -6,8 +6,7 @@ import pytest
 
 from storebench.cli.watcher import loop_line
 from storebench.errors import ScenarioError, StorebenchError
-from storebench.formats.registry import BUILTIN, PAPER_BACKENDS, PEERS
-from storebench.loading.loader import LOADERS
+from storebench.formats.registry import PAPER_BACKENDS
 from storebench.record.schema import Cell
 from storebench.run.scenario import Scenario, load_scenario, make_scenario
 from storebench.system.progress import mute
@@ -69,12 +68,6 @@ def test_the_same_cell_is_run_once_however_often_it_is_asked_for() -> None:
     assert len(make_scenario({"name": "x", "matrix": [raw, raw]}).cells()) == 1
 
 
-def test_a_reference_that_reads_nothing_has_one_cell_for_all_cache_states() -> None:
-    raw = {"dataset": "mnist", "backends": ["null"], "cache": ["cold", "warm"]}
-    [cell] = make_scenario({"name": "x", "matrix": [raw]}).cells()
-    assert cell.cache == "any"
-
-
 def test_a_cells_id_is_stable_and_changes_with_every_setting() -> None:
     raw = {"dataset": "mnist", "backends": ["lmdb"]}
     [cell] = make_scenario({"name": "x", "matrix": [raw]}).cells()
@@ -117,38 +110,37 @@ def test_the_size_of_images_is_told_if_all_cells_have_one() -> None:
     assert line("original", "lmdb", image_size=96).endswith("of 96 x 96 pixels")
 
 
-def test_a_cell_names_its_samples() -> None:
-    raw = {"dataset": "mnist", "split": "test", "size": 100, "limit": 9, "data_seed": 3, "synthetic": True}
-    cell = make_scenario({"name": "x", "matrix": [raw]}).cells()[0]
-    spec = cell.data
-    assert (spec.name, spec.split, spec.size, spec.limit, spec.seed, spec.synthetic) == tuple(raw.values())
-
-
 @pytest.mark.parametrize(
-    ("old", "new", "line", "words"),
+    ("old", "new", "words"),
     [
-        ("workers = ", "workerz = ", 9, "Did you mean 'workers'?"),
-        ("replicates = 3", "replicate = 3", 3, "Did you mean 'replicates'?"),
-        ('dataset = "cifar10"', 'dataset = "cifar10"\nmax_stepz = 3', 13, "Did you mean 'max_steps'?"),
-        ('"lmdb+jpeg"', '"lmbd+jpeg"', 7, "Did you mean 'lmdb'?"),
-        ('"lmdb+jpeg"', '"lmdb+jepg"', 7, "Did you mean 'jpeg'?"),
-        ('"cold"', '"icy"', 8, "'cold', 'warm', 'limited' or 'any'"),
-        ("[0, 2]", "[0, -2]", 9, "greater than or equal to 0"),
-        ("[0, 2]", '"many"', 9, "whole number"),
-        ("replicates = 3", "replicates = 0", 3, "greater than or equal to 1"),
-        ('"mnist"', '"mnits"', 6, "Did you mean 'mnist'?"),
-        ('"mnist"', '"mnist"\nmodel = "lenett"', 7, "Did you mean 'lenet'?"),
-        ('"mnist"', '"mnist"\nloader = "prosesses"', 7, "'processes', 'threads' or 'ring'"),
-        ('"mnist"', '"mnist"\ncompute = "fast"', 7, "emulated:MILLISECONDS"),
-        ('"mnist"', '"mnist"\ndevice = "tpu"', 7, "'cpu', 'cuda' or 'cuda:NUMBER'"),
+        ("workers = ", "workerz = ", "matrix 1: no key is called 'workerz'. Did you mean 'workers'?"),
+        ("replicates = 3", "replicate = 3", "no key is called 'replicate'. Did you mean 'replicates'?"),
+        (
+            'dataset = "cifar10"',
+            'dataset = "cifar10"\nmax_stepz = 3',
+            "matrix 2: no key is called 'max_stepz'",
+        ),
+        (
+            '"lmdb+jpeg"',
+            '"lmbd+jpeg"',
+            "matrix 1: backends: no format is called 'lmbd'. Did you mean 'lmdb'?",
+        ),
+        ('"cold"', '"icy"', "cache: must be 'cold', 'warm', 'limited' or 'any'"),
+        ("[0, 2]", "[0, -2]", "greater than or equal to 0"),
+        ("[0, 2]", '"many"', "whole number"),
+        ("replicates = 3", "replicates = 0", "replicates: must be greater than or equal to 1"),
+        ('"mnist"', '"mnits"', "Did you mean 'mnist'?"),
+        ('"mnist"', '"mnist"\nmodel = "lenett"', "Did you mean 'lenet'?"),
+        ('"mnist"', '"mnist"\ncompute = "fast"', "emulated:MILLISECONDS"),
+        ('"mnist"', '"mnist"\ndevice = "tpu"', "'cpu', 'cuda' or 'cuda:NUMBER'"),
     ],
 )
-def test_what_is_wrong_is_refused_with_its_line_and_what_was_meant(
-    old: str, new: str, line: int, words: str, tmp_path: Path
+def test_what_is_wrong_is_refused_with_its_matrix_and_what_was_meant(
+    old: str, new: str, words: str, tmp_path: Path
 ) -> None:
     assert old in GOOD
     said = refusal(tmp_path, GOOD.replace(old, new))
-    assert said.startswith(f"scenario.toml:{line}: "), said
+    assert said.startswith("scenario.toml: "), said
     assert words in said
     assert "\n" not in said
 
@@ -158,7 +150,6 @@ def test_what_is_wrong_is_refused_with_its_line_and_what_was_meant(
     [
         ("name = ", "not TOML"),
         ('name = "x"\n', "Field required"),
-        ('name = "x"\nmatrix = []\n', "at least 1 item"),
         ('name = "../x"\n[[matrix]]\ndataset = "mnist"\n', "pattern"),
         ('name = "x"\n[[matrix]]\nmodel = "lenet"\n', "dataset: Field required"),
         (GOOD.replace('"mnist"', '"mnist"\nmodel = "none"'), "compute 'real' needs a model"),
@@ -188,10 +179,7 @@ def test_a_scenario_may_state_its_time(tmp_path: Path) -> None:
     ("old", "new", "words"),
     [
         ("replicates = 12\n", "", "budget needs more than 5 replicates"),
-        ("replicates = 12\n", "replicates = 5\n", "budget needs more than 5 replicates"),
         ("1.5 min", "1.5", "write a number with a unit, such as '90 s' or '12 min'"),
-        ("1.5 min", "0 s", "no time that a run can take"),
-        ("1.5 min", "a while", "write a number with a unit"),
     ],
 )
 def test_a_budget_that_makes_no_sense_is_refused(old: str, new: str, words: str, tmp_path: Path) -> None:
@@ -252,25 +240,14 @@ def test_memory_is_for_limited_cells_only_and_read_ahead_is_an_axis(tmp_path: Pa
     assert of["null"] == [("any", None, None, 1)]
 
 
-def test_a_dropped_combination_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "scenario.toml"
-    path.write_text(LIMITED)
-    assert load_scenario(path).impossible() == [
-        "memory:native has no limited cell, because it holds all pixels in memory"
-    ]
-
-
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
         ('memory = "40 MiB"\n', "", "cache 'limited' needs a limit of the page cache"),
         ('["cold", "limited"]', '"cold"', "add 'limited' to cache"),
         ('"40 MiB"', '"40"', "write a number with a unit, such as '400 MiB'"),
-        ('"40 MiB"', '"40 apples"', "write a number with a unit"),
-        ('"40 MiB"', "40000000", "valid string"),
         ('"40 MiB"', '"31 MiB"', "memory '31 MiB' is less than 32 MiB"),
         ("8192]", "8190]", "a multiple of 4"),
-        ("8192]", "-4]", "greater than or equal to 0"),
         (
             'backends = ["png", "memory:native", "lmdb", "null"]\ncache = ["cold", "limited"]',
             'backends = ["memory:native", "memory:python"]\ncache = ["limited"]',
@@ -296,14 +273,3 @@ def test_a_cell_is_optional_only_where_no_other_matrix_asks_for_it(tmp_path: Pat
     both = load_scenario(path)
     assert {cell.readahead_kib for cell in both.optional_cells()} == {8192}
     assert {cell.readahead_kib for cell in both.cells()} == {None, 128, 4096, 8192}
-
-
-def test_the_gate_has_every_format_a_cold_cell_workers_and_every_loader() -> None:
-    [path] = [path for path in SCENARIOS if path.stem == "gate"]
-    cells = load_scenario(path).cells()
-    assert {cell.cache for cell in cells} == {"cold", "warm"}
-    assert {cell.loader for cell in cells if cell.workers} == set(LOADERS)
-    assert {cell.backend.format for cell in cells if cell.cache == "warm" and not cell.workers} == (
-        BUILTIN.keys() - PEERS.keys()
-    )
-    assert any(cell.compute == "real" for cell in cells)

@@ -152,4 +152,4 @@ def test_backends_that_are_no_names_are_refused_with_their_line(
     (tmp_path / "mine.toml").write_text(SCENARIO.format(backends=backends))
     done = cli("bench", "mine.toml", env=without_plyvel)
     assert done.returncode == 2
-    assert done.stderr.startswith("storebench: mine.toml:7: backends")
+    assert done.stderr.startswith("storebench: mine.toml: matrix 1: backends")
