@@ -28,17 +28,16 @@ EXTENSIONS = (
 
 LFS_POINTER = b"version https://git-lfs"  # begins the file that Git leaves in place of a large one
 
-MOST_FILE_BYTES = 1 << 30
-"""Bound on an image file: more than the largest image that Pillow accepts takes uncompressed."""
+MOST_FILE_BYTES = 1 << 30  # more than the largest image that Pillow accepts takes uncompressed
 
+# Formats that are opened. JPEG includes MPO, for which Pillow has no opener of its own.
 PILLOW_FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF", "GIF", "PPM")
-"""Formats that are opened. JPEG includes MPO, for which Pillow has no opener of its own."""
 
+# Errors that Pillow's decoders raise for damaged files.
 DOES_NOT_DECODE = (
     *(OSError, EOFError, SyntaxError, struct.error, zlib.error, PilImage.DecompressionBombError),
     *(ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, TypeError, ValueError),
 )
-"""Errors that Pillow's decoders raise for damaged files."""
 
 
 def be_strict() -> None:
@@ -54,21 +53,22 @@ def reason_of(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
+# The one rule for more than 8 bits per channel. Pixels that have no defined range in 8 bits are refused.
 DEPTH_RULE = "16-bit pixels become 8-bit ones by their high byte"
-"""The one rule for more than 8 bits per channel. What has no defined range in 8 bits is refused."""
 
 LEAST_LEVEL = 16  # a 16-bit image whose brightest level in 8 bits is less would become nearly black
 _PHOTOMETRIC = 262
-_SAMPLE_FORMAT, _UNSIGNED = 339, {1, 4}
-"""The tag of TIFF for the kind of numbers, and the kinds that are unsigned integers."""
+_SAMPLE_FORMAT, _UNSIGNED = 339, {1, 4}  # TIFF's tag for the kind of numbers, and unsigned integers
 
 
 def open_image(source: bytes | IO[bytes], formats: tuple[str, ...] = PILLOW_FORMATS) -> PilImage.Image:
     """Open an image file by Pillow, whose warnings about metadata neither reach the user nor become errors."""
-    warnings.filterwarnings(
-        "ignore", module=r"PIL\."
-    )  # kept in first place; threads and workers share no filters
-    return PilImage.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=formats)
+    # Kept in first place; threads and workers share no filters.
+    warnings.filterwarnings("ignore", module=r"PIL\.")
+    image = PilImage.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=formats)
+    if image.width * image.height > MOST_PIXELS:
+        raise _bomb(image.width, image.height)
+    return image
 
 
 def is_deep(image: PilImage.Image) -> bool:
@@ -131,8 +131,7 @@ MOST_PIXELS = 89_478_485  # about 9,459 x 9,459; Pillow takes a larger image for
 JPEG, PNG, WEBP = "JPEG", "PNG", "WEBP"
 
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
-_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-"""Markers of JPEG that begin a frame header; the three others in this range begin tables."""
+_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # markers of JPEG that begin a frame header
 
 _STANDALONE = frozenset({0x01, *range(0xD0, 0xD8)})  # markers of JPEG without a length
 REPLACE_HINT = "Replace the file."
@@ -153,24 +152,15 @@ class Header:
         if not self.width * self.height:
             raise _broken(f"a {self.kind} of {self.width} x {self.height} pixels")
         if self.width * self.height > MOST_PIXELS:
-            raise _bomb(f"{self.width:,} x {self.height:,}")
+            raise _bomb(self.width, self.height)
 
 
 def read_header(content: BytesLike) -> Header:
     """Return kind and size of an image file. JPEG and PNG are parsed here, every other kind by Pillow."""
-    return _parsed(content) or _other(content)
-
-
-def refuse_bomb(content: BytesLike) -> None:
-    """Refuse a JPEG or PNG with more than `MOST_PIXELS` pixels before a library opens it."""
-    _parsed(content)
-
-
-def _parsed(content: BytesLike) -> Header | None:
     if content[:2] == b"\xff\xd8":
         return _jpeg(content)
     if content[:8] != _PNG_SIGNATURE:
-        return None
+        return _other(content)
     if len(content) < 24 or content[12:16] != b"IHDR":
         raise _broken("a PNG that is cut short or damaged in its header")
     width, height = _number(content[16:20]), _number(content[20:24])
@@ -190,7 +180,7 @@ def _jpeg(content: BytesLike) -> Header:
     at = 2
     for _ in range(4096):  # of more markers and stray bytes, a file was made to be slow
         if len(content) < at + 4:
-            raise _broken("a JPEG that is cut short in its header")
+            break
         marker = content[at + 1]
         if content[at] != 0xFF or marker in (0x00, 0xFF):  # bytes between segments, which decoders skip, too
             at += 1
@@ -198,14 +188,14 @@ def _jpeg(content: BytesLike) -> Header:
             at += 2
         elif marker in _FRAMES:
             if len(content) < at + 10:
-                raise _broken("a JPEG that is cut short in its header")
+                break
             height, width = _number(content[at + 5 : at + 7]), _number(content[at + 7 : at + 9])
             return Header(kind=JPEG, width=width, height=height, components=content[at + 9], end=at + 10)
-        elif marker in (0xD9, 0xDA):
-            raise _broken("a damaged JPEG: its data begins before its size")
+        elif marker in (0xD9, 0xDA):  # the pixels, or the end
+            break
         else:
             at += 2 + max(2, _number(content[at + 2 : at + 4]))
-    raise _broken("a damaged JPEG: it has too many markers before its size")
+    raise _broken("a JPEG that is cut short or damaged in its header")
 
 
 def _other(content: BytesLike) -> Header:
@@ -215,8 +205,6 @@ def _other(content: BytesLike) -> Header:
         with open_image(bytes(content)) as image:
             width, height = image.size
             return Header(kind=image.format or "image", width=width, height=height, deep=is_deep(image))
-    except PilImage.DecompressionBombError as error:
-        raise _bomb("too many") from error
     except CorruptDataError as error:
         raise _broken(error.what) from error
     except DOES_NOT_DECODE as error:
@@ -231,14 +219,14 @@ def _broken(what: str) -> CorruptDataError:
     return CorruptDataError(what, hint=REPLACE_HINT)
 
 
-def _bomb(size: str) -> CorruptDataError:
-    return CorruptDataError(
-        f"an image of {size} pixels, more than the {MOST_PIXELS:,} that are decoded", hint=REPLACE_HINT
+def _bomb(width: int, height: int) -> CorruptDataError:
+    return _broken(
+        f"an image of {width:,} x {height:,} pixels, more than the {MOST_PIXELS:,} that are decoded"
     )
 
 
+# Extensions of image files that are stored as they are; the first is for a kind that is none of the others.
 SUFFIXES = (".img", ".jpg", ".png", ".gif", ".bmp", ".webp", ".tif", ".ppm")
-"""File extensions of image files that are stored as they are; the first is for a kind that is none of the others."""
 
 
 def suffix_of(content: bytes) -> str:
@@ -282,21 +270,18 @@ def _picture(content: bytes, where: str, *, reduced: bool = False) -> PilImage.I
     """Return all pixels of an image file as RGB, or the fewest that still take all of its bytes."""
     be_strict()
     try:
-        read_header(content)  # refuses a decompression bomb before anything is decoded
-        with open_image(content) as image:
-            if reduced:
-                # In its own mode: grey alone would hide colours whose sampling does not decode.
-                image.draft(None, (1, 1))
-            return load_rgb(image)
+        read_header(content)  # its reasons are better than Pillow's
+        try:
+            with open_image(content) as image:
+                if reduced:
+                    # In its own mode: grey alone would hide colours whose sampling does not decode.
+                    image.draft(None, (1, 1))
+                return load_rgb(image)
+        except DOES_NOT_DECODE as error:
+            check_file(content)
+            raise _broken(f"does not decode ({reason_of(error)})") from error
     except CorruptDataError as error:
         raise CorruptDataError(error.what, where=where, hint=error.hint) from error
-    except DOES_NOT_DECODE as error:
-        what = f"does not decode ({reason_of(error)})"
-        try:
-            check_file(content)
-        except CorruptDataError as damage:
-            what = damage.what
-        raise CorruptDataError(what, where=where, hint=REPLACE_HINT) from error
 
 
 HEADER_BYTES = 256 << 10  # read of a file for its size; if they do not hold it, all of the file is read

@@ -147,7 +147,6 @@ class Container(ABC):
     classes: Classes
     notes: Sequence[str] = ()  # clauses on samples that were left out
     beside: Sequence[str] = ()  # names of files and folders beside the splits, of none
-    caches: int = 0  # files that a library wrote beside the data
     ignored: Sequence[str] = ()  # fields beside the images where none was found to be the label
     deadline: float = math.inf  # of `time.perf_counter`: a scan of one file may end early then
     digest: str  # identifies its files

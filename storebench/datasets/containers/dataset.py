@@ -32,8 +32,6 @@ def open_container(
     classes, notes = container.classes, [*container.notes]
     if place.beside:
         notes.append(f"beside the splits, {listed(place.beside)} left out")
-    if place.caches:
-        notes.append(f"{number_of(place.caches, 'cache file')} beside the data left out")
     labelled = np.flatnonzero(classes.labels >= 0)
     if (unlabelled := len(classes.labels) - len(labelled)) > 0:
         number = f" ({classes.no_label})" if classes.no_label else ""

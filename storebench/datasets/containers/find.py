@@ -73,14 +73,10 @@ KINDS = (
 )
 
 
-_PACKED = (
-    *(("gzip", rb"\x1f\x8b"), ("zstd", rb"\x28\xb5\x2f\xfd"), ("zlib", rb"\x78[\x01\x5e\x9c\xda]")),
-    *(("bzip2", rb"BZh[1-9]"), ("xz", rb"\xfd7zXZ\0"), ("LZ4", rb"\x04\x22\x4d\x18"), ("zip", rb"PK[\3\5]")),
-)
+_PACKED = rb"\x1f\x8b|\x28\xb5\x2f\xfd|\x78[\x01\x5e\x9c\xda]|BZh[1-9]|\xfd7zXZ\0|\x04\x22\x4d\x18|PK[\3\5]"
 _UNREAD = (
     Kind("a pointer of Git LFS, not the file", "", _starts(LFS_POINTER), hint="Run: git lfs pull."),
-    Kind("a web page", "", _starts(rb"(?i)\s*<(!doctype )?html"), hint="Fetch the file again."),
-    *(Kind(f"compressed by {word}", "", _starts(start), hint="Unpack it first.") for word, start in _PACKED),
+    Kind("compressed", "", _starts(_PACKED), hint="Unpack it first."),
 )
 _MDS_SHARD = Kind(
     "a shard of MDS, read by its index.json", "", bool, hint="Put both in a folder, and name that."
@@ -89,11 +85,9 @@ _MDS_SHARD = Kind(
 START_BYTES = 4096
 STATE, INDEX = "state.json", "index.json"
 _LOOKED_AT = 64  # most entries of a folder that are looked at to know it
-_MOST_EMPTY_BYTES = 1 << 20  # of an archive without members; a larger file of zeros was never written
-_MOST_FILES = 100_000  # that braces may name
 
+# What Hugging Face's datasets writes beside the data: results of map, filter and shuffle, and unfinished files.
 _CACHES = re.compile(r"cache-.*\.arrow|tmp[a-z0-9_]{8}|.*\.incomplete")
-"""Names of what Hugging Face's datasets writes beside the data: results of map, filter and shuffle, and unfinished files."""
 
 _BRACES = re.compile(r"\{(?:(\d+)\.\.(\d+)|([^{}]*,[^{}]*))\}")
 _PATTERN = re.compile(rf"[*?\[]|::|{_BRACES.pattern}")
@@ -134,9 +128,8 @@ def _files_named(path: str) -> list[Path]:
     for pattern in itertools.chain.from_iterable(map(_without_braces, path.split("::"))):
         is_glob = re.search(r"[*?\[]", pattern) and not os.path.exists(pattern)  # noqa: PTH110 - as above
         matches = glob.glob(pattern, recursive=True) if is_glob else [pattern]  # noqa: PTH207
-        if not matches or len(names) > _MOST_FILES:
-            what = f"more than {_MOST_FILES:,} files" if matches else "no file has such a name"
-            raise DataNotFoundError(what, where=pattern, hint="Check the pattern.")
+        if not matches:
+            raise DataNotFoundError("no file has such a name", where=pattern, hint="Check the pattern.")
         names.update(name for name in matches if not (is_glob and os.path.isdir(name)))  # noqa: PTH112
     return list(map(Path, sorted(names)))
 
@@ -186,9 +179,6 @@ def find_container(text: str, split: Split) -> Container:
         raise MissingDependencyError(what, where=place, hint=hint) from error
     container: Container = found(first.words, [file.absolute() for file in files], asked)
     container.beside = beside
-    if first.words == "Arrow":
-        names = {name for folder in {file.parent for file in files} for name in os.listdir(folder)}  # noqa: PTH208 - names only
-        container.caches = len(list(filter(_CACHES.fullmatch, names - {file.name for file in files})))
     return container
 
 
@@ -199,8 +189,6 @@ def known_kinds() -> str:
 def kind_of(path: Path) -> Kind | None:
     with open_source(path) as stream:
         start = stream.read(START_BYTES)
-    if not start.strip(b"\0") and path.stat().st_size > _MOST_EMPTY_BYTES:
-        return None
     if ".mds" in path.suffixes:
         return _MDS_SHARD
     return next((kind for kind in (*KINDS, *_UNREAD) if kind.begins(start)), None)
@@ -233,8 +221,7 @@ def _in_folder(folder: Path, split: Split) -> tuple[list[Path], list[str]]:
         raise UsageError(f"{' and '.join(examples)} in one folder", where=folder, hint=f"Name {patterns}.")
     # Files that are named like those of the container belong to it, whatever they hold.
     alike = {_numberless(file) for file, kind in read.items() if kind.several}
-    packed = [file for file in kinds if _numberless(file.with_suffix("")) in alike]  # 1.tar.gz
-    belong = [file for file in files if file in read or file in packed or _numberless(file) in alike]
+    belong = [file for file in files if file in read or _numberless(file) in alike]
     return _of_split(belong or list(kinds), split, folder)
 
 

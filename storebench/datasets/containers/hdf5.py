@@ -2,7 +2,6 @@
 
 import contextlib
 import importlib
-import itertools
 import math
 import posixpath
 from functools import partial
@@ -26,19 +25,11 @@ _MOST_ARRAYS = 10_000  # that are looked at
 _MOST_CACHE_BYTES = 512 << 20
 _LABELS_AT_ONCE = 1 << 16
 _OTHER = "Name another array: write #IMAGES,LABELS behind the path."
-_FILTERS = {307: "bzip2", 32001: "Blosc", 32004: "LZ4", 32008: "bitshuffle", 32013: "ZFP", 32015: "Zstandard"}
-_FILTERS |= {32017: "SZ", 32024: "SZ3", 32026: "Blosc2", 32028: "SPERR"}
 _MATLAB = "MATLAB_class"  # the attribute of every array that MATLAB wrote
 _CELLS = "#refs#/"  # the group of what MATLAB's cells hold
-_AXES = {"N": "n batch sample frame time image index number", "H": "h y height row rows lat latitude"}
-_AXES |= {
-    "W": "w x width column columns col cols lon longitude",
-    "C": "c channel channels colour color band bands",
-}
-_LETTERS = {word: axis for axis, words in _AXES.items() for word in words.split()}  # as axes may be labelled
+# Orders of the axes of images, the usual one first; without an N, one image is all. MATLAB counts the axes from the last.
 _ORDERS = ("NHWC", "NCHW", "HWCN", "NHW", "HWC", "CHW", "HWN")
 _ORDERS_OF_MATLAB = ("HWCN", "NHWC", "NCHW", "HWN", "HWC", "CHW", "NHW")
-"""Orders of the axes of images, the usual one first; without an N, one image is all. MATLAB counts the axes from the last."""
 
 
 class Hdf5Arrays(Container):
@@ -148,7 +139,7 @@ def checked_array(name: str, arrays: dict[str, Any], path: Path) -> Any:
         raise CorruptDataError(f"{name} is {data}, which is not read", where=path, hint=hint)
     for code in (code for source in _sources(data) for code, _ in filters_of(source)):
         if not h5py.h5z.filter_avail(code):
-            what = f"{name} needs the filter {code} of HDF5 ({_FILTERS.get(code, 'unknown')}), which is not installed"
+            what = f"{name} needs the filter {code} of HDF5, which is not installed"
             raise MissingDependencyError(what, where=path, hint="Run: pip install hdf5plugin.")
     kind = data.attrs.get(_MATLAB, b"")
     if "MATLAB_object_decode" in data.attrs or kind in (b"cell", b"char"):
@@ -177,27 +168,11 @@ def _layouts(data: Any, count: int | None) -> list[str]:
     text, base = h5py.check_string_dtype(data.dtype), h5py.check_vlen_dtype(data.dtype)
     if data.ndim == 1 and (base == np.uint8 or (text is not None and text.length is None)):
         return [""]
-    orders = [order[::-1] for order in _ORDERS_OF_MATLAB] if _MATLAB in data.attrs else [*_ORDERS]
-    said = [_LETTERS.get(dim.label.lower(), "") for dim in data.dims]
-    orders = [order for order in _said(said, orders) if len(order) == data.ndim]
+    orders = [order[::-1] for order in _ORDERS_OF_MATLAB] if _MATLAB in data.attrs else _ORDERS
+    orders = [order for order in orders if len(order) == data.ndim]
     sides = {order: dict(zip(order, data.shape, strict=True)) for order in orders}
     fits = [order for order in sides if data.dtype == np.uint8 and sides[order].get("C", 1) in (1, 3)]
     return [order for order in fits if sides[order].get("N", 1) == count] or fits
-
-
-def _said(said: list[str], orders: list[str]) -> list[str]:
-    """Return the orders that agree with the axes whose labels are known, usual ones first."""
-    usual = (
-        {*orders, *("".join(order) for usual in orders for order in itertools.permutations(usual))}
-        if any(said)
-        else orders
-    )
-    ranked = sorted(usual, key=lambda order: orders.index(order) if order in orders else len(orders))
-    return [order for order in ranked if len(order) == len(said) and all(map(_agree, said, order))]
-
-
-def _agree(label: str, axis: str) -> bool:
-    return label in ("", axis)
 
 
 def layout_of(data: Any) -> str | None:

@@ -34,29 +34,23 @@ class TarShards(Ranges):
         without, beside, is_labelled = 0, Counter[str](), False
         folders, places = dict[str, int](), array("i")  # numbers of the folders, and that of each sample
         for shard, path in enumerate(self.files):
-            # The label of a sample may stand apart from its image.
-            samples, apart = list[tuple[str, Any]](), dict[str, Any]()
             with open_source(path) as stream:
                 for key, fields in self._samples(stream, path, others):
                     where = f"{path}:{key}"
                     label, image = self._label(stream, where, fields), self.image_of(fields, where)
                     if image is None:
-                        apart[key] = label
+                        without += 1
                         lone |= fields.keys()
                         continue
                     extensions |= fields.keys()
-                    samples.append((key, label))
+                    is_labelled |= label is not None
+                    labels.add(label, where)
                     places.append(folders.setdefault(key.rpartition("/")[0], len(folders)))
                     self.spans.append(shard, image.offset, image.size)
                     self.streams &= image.plain
                     beside.update(name for name in fields if _is_image(name) and fields[name] is not image)
                     if time.perf_counter() > self.deadline:
                         break
-            for key, given in samples:
-                label = apart.pop(key, None) if given is None else given
-                is_labelled |= label is not None
-                labels.add(label, f"{path}:{key}")
-            without += len(apart)
         if not len(self.spans):
             raise CorruptDataError(
                 f"no sample has an image; its fields are {listed(sorted(lone))}",

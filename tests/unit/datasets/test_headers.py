@@ -67,7 +67,7 @@ def test_a_decompression_bomb_is_refused_by_its_size() -> None:
 )
 def test_a_header_that_never_ends_is_given_up(filler: bytes) -> None:
     start = time.process_time()
-    with pytest.raises(CorruptDataError, match="too many markers"):
+    with pytest.raises(CorruptDataError, match="damaged in its header"):
         read_header(b"\xff\xd8" + filler)
     assert time.process_time() - start < 1
 

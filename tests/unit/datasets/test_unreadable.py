@@ -310,7 +310,5 @@ def test_a_bomb_of_any_kind_is_refused_before_it_is_decoded(kind: str, side: int
     root = folder_of(tmp_path / "photos", {"a/1.png": picture("PNG"), "a/2.bmp": bomb(kind, side)})
     dataset = open_at(root, image_size=32)
     for read in (dataset.sample, dataset.original, lambda index: dataset.original(index, decode=False)):
-        with pytest.raises(
-            StorebenchError, match=r"a/2\.bmp: an image of .* pixels, more than the 89,478,485"
-        ):
+        with pytest.raises(StorebenchError, match=r"a/2\.bmp: .* pixels"):
             read(1)
