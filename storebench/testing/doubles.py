@@ -24,7 +24,7 @@ import errno
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -34,96 +34,63 @@ from storebench.formats.base import Batch, Fetched, Format, Indices, Reader, Rea
 Double = Callable[[type[Reader]], type[Reader]]
 """Takes a reader class and returns a subclass of it that misbehaves."""
 
-_BIT = 0x80
-"""The bit of a wrong pixel that is changed: large enough to survive a lossy codec."""
+
+def _double(
+    reader: type[Reader],
+    does: str,
+    *,
+    before: Callable[[Reader, Indices], None] = lambda *_: None,
+    wrong: frozenset[int] = frozenset(),
+) -> type[Reader]:
+    """Return a subclass that calls `before` ahead of each fetch, and serves a wrong pixel of the samples `wrong`."""
+
+    class Faulty(reader):  # type: ignore[misc, valid-type]  # a class that is known at run time
+        doubling: frozenset[type] = frozenset()  # in a call of these, the reader may call itself
+
+        def _fetch(self, indices: Indices) -> list[bytes]:
+            if Faulty in self.doubling:
+                return list(super()._fetch(indices))
+            before(self, indices)
+            with _inside(self, Faulty):
+                payloads = super()._fetch(indices)
+            pairs = zip(indices.tolist(), payloads, strict=True)
+            return [_spoiled(self, payload) if index in wrong else payload for index, payload in pairs]
+
+        def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
+            if Faulty in self.doubling:
+                return Fetched(*super()._fetch_into(indices, out))
+            before(self, indices)
+            with _inside(self, Faulty):
+                fetched = Fetched(*super()._fetch_into(indices, out))
+            for row, index in enumerate(indices.tolist()):
+                if index in wrong:
+                    _change_one_bit(out[row])
+            return fetched
+
+    Faulty.__name__, Faulty.__module__ = f"Double{reader.__name__}", reader.__module__
+    Faulty.__doc__ = f"{does}."
+    return Faulty
 
 
-class _Double(Reader):
-    """The base of all doubles: a fault before or after each call, except for calls that the reader makes itself."""
-
-    _inside = False
-
-    def _fetch(self, indices: Indices) -> list[bytes]:
-        if self._inside:
-            return super()._fetch(indices)
-        self.before(indices)
-        with self._call():
-            payloads = super()._fetch(indices)
-        return self.spoiled(indices, payloads)
-
-    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
-        if self._inside:
-            return super()._fetch_into(indices, out)  # type: ignore[safe-super]  # the doubled class is next in the order of resolution
-        self.before(indices)
-        with self._call():
-            done = super()._fetch_into(indices, out)  # type: ignore[safe-super]
-        self.spoil(indices, out)
-        return done
-
-    @contextlib.contextmanager
-    def _call(self) -> Iterator[None]:
-        self._inside = True
-        try:
-            yield
-        finally:
-            self._inside = False
-
-    def before(self, indices: Indices) -> None:
-        """Do the work before the samples are read."""
-
-    def spoiled(self, indices: Indices, payloads: list[bytes]) -> list[bytes]:  # noqa: ARG002
-        """Return the payloads to serve instead of `payloads`."""
-        return payloads
-
-    def spoil(self, indices: Indices, out: Batch) -> None:
-        """Change the pixels that were read."""
+@contextlib.contextmanager
+def _inside(reader: Any, double: type) -> Iterator[None]:
+    reader.doubling |= {double}
+    try:
+        yield
+    finally:
+        reader.doubling -= {double}
 
 
-class _Slow(_Double):
-    seconds: ClassVar[float]
-
-    def before(self, indices: Indices) -> None:
-        time.sleep(self.seconds)
-        super().before(indices)
-
-
-class _Failing(_Double):
-    at: ClassVar[int]
-    error: ClassVar[Callable[[], Exception] | None]
-
-    def before(self, indices: Indices) -> None:
-        if self.at in indices:
-            make = type(self).error
-            raise make() if make else OSError(errno.EIO, os.strerror(errno.EIO), str(self.store))
-        super().before(indices)
-
-
-class _WrongPixels(_Double):
-    samples: ClassVar[frozenset[int]]
-
-    def spoiled(self, indices: Indices, payloads: list[bytes]) -> list[bytes]:
-        return [
-            self._wrong(payload) if index in self.samples else payload
-            for index, payload in zip(indices.tolist(), super().spoiled(indices, payloads), strict=True)
-        ]
-
-    def _wrong(self, payload: bytes) -> bytes:
-        codec = get_codec(self.payload_codec)
-        pixels = np.empty(self.image_shape, np.uint8)
-        codec.decode_into(payload, pixels)
-        _change_one_bit(pixels)
-        return bytes(codec.encode(pixels))
-
-    def spoil(self, indices: Indices, out: Batch) -> None:
-        super().spoil(indices, out)
-        for row, index in enumerate(indices.tolist()):
-            if index in self.samples:
-                _change_one_bit(out[row])
+def _spoiled(reader: Reader, payload: bytes) -> bytes:
+    codec, pixels = get_codec(reader.payload_codec), np.empty(reader.image_shape, np.uint8)
+    codec.decode_into(payload, pixels)
+    _change_one_bit(pixels)
+    return bytes(codec.encode(pixels))
 
 
 def _change_one_bit(image: Batch) -> None:
-    """Flip the highest bit of the first channel in the middle of an image, uint8 [H, W, C]."""
-    image[image.shape[0] // 2, image.shape[1] // 2, 0] ^= _BIT
+    """Flip the highest bit, which survives a lossy codec, of the first channel in the middle of uint8 [H, W, C]."""
+    image[image.shape[0] // 2, image.shape[1] // 2, 0] ^= 0x80
 
 
 def slow(*, seconds: float) -> Double:
@@ -134,7 +101,8 @@ def slow(*, seconds: float) -> Double:
     seconds
         Seconds that each call waits. The wait releases the GIL, as a slow device would.
     """
-    return lambda reader: _double(_Slow, reader, f"wait {seconds:g} s before each batch", seconds=seconds)
+    does = f"Wait {seconds:g} s before each batch"
+    return lambda reader: _double(reader, does, before=lambda *_: time.sleep(seconds))
 
 
 def failing(*, at: int, error: Callable[[], Exception] | None = None) -> Double:
@@ -147,7 +115,12 @@ def failing(*, at: int, error: Callable[[], Exception] | None = None) -> Double:
     error
         Makes what is raised; None for an ``OSError(EIO)`` that names the store, as a broken disk would cause.
     """
-    return lambda reader: _double(_Failing, reader, f"fail at sample {at}", at=at, error=error)
+
+    def fail(reader: Reader, indices: Indices) -> None:
+        if at in indices:
+            raise error() if error else OSError(errno.EIO, os.strerror(errno.EIO), str(reader.store))
+
+    return lambda reader: _double(reader, f"Fail at sample {at}", before=fail)
 
 
 def wrong_pixels(*at: int) -> Double:
@@ -160,15 +133,8 @@ def wrong_pixels(*at: int) -> Double:
     *at
         Indices of the samples.
     """
-    samples = frozenset(at)
-    named = ", ".join(map(str, sorted(samples)))
-    return lambda reader: _double(_WrongPixels, reader, f"serve a wrong pixel of {named}", samples=samples)
-
-
-def _double(kind: type, reader: type[Reader], does: str, **settings: object) -> type[Reader]:
-    """Return a subclass of `reader` with the fault of `kind`."""
-    namespace = {**settings, "__doc__": f"{does.capitalize()}.", "__module__": reader.__module__}
-    return type(f"{kind.__name__.strip('_')}{reader.__name__}", (kind, reader), namespace)
+    does = f"Serve a wrong pixel of {', '.join(map(str, sorted(at)))}"
+    return lambda reader: _double(reader, does, wrong=frozenset(at))
 
 
 def doubled(original: type[Format], name: str, **doubles: Double) -> type[Format]:
@@ -188,23 +154,24 @@ def doubled(original: type[Format], name: str, **doubles: Double) -> type[Format
     ValueError
         The original has a reader of that name.
     """
-    own = original().readers()
-    if taken := sorted(set(doubles) & set(own)):
+    originals = original().readers()
+    if taken := sorted(set(doubles) & set(originals)):
         raise ValueError(f"{original.info.name} has a reader called {taken[0]!r} already")
-    default = own[original.info.default_reader]
-    more = {
-        key: dataclasses.replace(default, reader=(made := double(default.reader)), summary=str(made.__doc__))
-        for key, double in doubles.items()
+    default = originals[original.info.default_reader]
+    made = {name: double(default.reader) for name, double in doubles.items()}
+    faulty = {
+        name: dataclasses.replace(default, reader=reader, summary=str(reader.__doc__))
+        for name, reader in made.items()
     }
-    summary = f"{original.info.name}, with readers that misbehave on purpose"
 
-    def readers(self: Format) -> Mapping[str, ReaderInfo]:
-        return {**original.readers(self), **more}
+    class Doubled(original):  # type: ignore[misc, valid-type]  # a class that is known at run time
+        """A format with readers that misbehave on purpose."""
 
-    namespace = {
-        "info": dataclasses.replace(original.info, name=name, summary=summary),
-        "readers": readers,
-        "__doc__": f"{summary}.",
-        "__module__": original.__module__,
-    }
-    return type(f"Doubled{original.__name__}", (original,), namespace)
+        info = dataclasses.replace(
+            original.info, name=name, summary=f"{original.info.name}, with readers that misbehave on purpose"
+        )
+
+        def readers(self) -> Mapping[str, ReaderInfo]:
+            return {**super().readers(), **faulty}
+
+    return Doubled

@@ -11,7 +11,8 @@ from storebench.cli.main import app
 from tests.support.quick_cli import storebench
 
 SAMPLES = "mnist-train-limit96-synthetic"
-BACKENDS = ("lmdb", "hdf5", "memory+png", "png", "leveldb")
+SAMPLES_OPTIONS = ("--dataset", "mnist", "--limit", "96", "--synthetic")
+BACKENDS = ("lmdb", "hdf5", "memory+png", "files+raw", "leveldb")
 SCENARIO = """
 name = "hostile"
 test_limit = 0
@@ -55,11 +56,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with a run in ``run`` and stores of 96 images in ``stores``, made by the command line."""
     root = tmp_path_factory.mktemp("hostile")
     (root / "scenario.toml").write_text(SCENARIO, encoding="utf-8")
-    samples = ("--dataset", "mnist", "--limit", "96", "--synthetic")
     for arguments in (
-        ("convert", *BACKENDS, *samples, "--out", "stores"),
+        ("convert", *BACKENDS, *SAMPLES_OPTIONS, "--out", "stores"),
         ("bench", "scenario.toml", "--out", "run", "--stores", "stores"),
-        ("verify", f"stores/{SAMPLES}/lmdb+raw", "--reader", "direct"),
     ):
         done = storebench(root, *arguments)
         assert done.returncode == 0, done.stderr

@@ -1,6 +1,6 @@
 """A third party's package that changes the loader of the process that is measured; PLANTED_LOADER names the fault.
 
-Its format is that of `careless_plugin`, whose right reader is the only one that is used.
+Its format is that of `planted_plugin`, whose right reader is the only one that is used.
 """
 
 import dataclasses
@@ -16,9 +16,9 @@ from storebench.loading.batch import BatchRequest, EpochPlan, LoadedBatch
 from storebench.loading.loader import ProcessLoader
 
 if TYPE_CHECKING:
-    from tests.support.careless_plugin import CarelessFormat
+    from tests.support.planted_plugin import PlantedFormat
 else:
-    CarelessFormat = importlib.import_module("careless_plugin").CarelessFormat  # installed beside this module
+    PlantedFormat = importlib.import_module("planted_plugin").PlantedFormat  # installed beside this module
 
 Serve = Callable[[ProcessLoader, EpochPlan], Iterator[LoadedBatch]]
 LATE_S = 10e-3
@@ -102,10 +102,10 @@ FAULTS: dict[str, Serve] = {
 }
 
 
-class PatchedFormat(CarelessFormat):
-    """The careless format under another name."""
+class PatchedFormat(PlantedFormat):
+    """The planted format under another name."""
 
-    info = FormatInfo(name="patched", summary="a loader", default_codec="raw", default_reader="right")
+    info = FormatInfo(name="patched", summary="a loader", default_codec="raw", default_reader="flat")
 
 
 ProcessLoader.epoch = FAULTS[os.environ["PLANTED_LOADER"]]  # type: ignore[method-assign,assignment]

@@ -1,22 +1,26 @@
-"""A third party's storage format with a planted fault in each of its readers.
+"""A third party's storage format whose readers make mistakes, or note what was asked of them.
 
-The fixture `plugin` installs it as a package of its own with an entry point,
-so storebench finds it as it would find anybody's.
+The fixture `plugin` installs it as a package of its own with an entry point, so storebench finds it as it would find
+anybody's. The tests of loaders register `OddFormat` in their own process.
 """
 
 import errno
-import mmap
+import functools
 import os
 import signal
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import resource_sharer
 from pathlib import Path
-from typing import ClassVar
+from typing import Any
 
 import numpy as np
+import psutil
+import torch
 
-from storebench.codecs import Payload
+from storebench.codecs import Payload, get_codec
 from storebench.formats.base import (
     Batch,
     Fetched,
@@ -25,34 +29,45 @@ from storebench.formats.base import (
     Indices,
     Reader,
     ReaderInfo,
+    Traits,
     Writer,
 )
 from storebench.formats.options import Options
-from storebench.loading.order import epoch_order
+from storebench.formats.windows import Windows
 from storebench.record.manifest import Manifest, StoreSpec
-from storebench.testing.doubles import slow, wrong_pixels
+from storebench.testing.doubles import failing, slow, wrong_pixels
 
 DEATH_S = 0.5
 SLEEP_S = 0.05
 BURN_S = 0.02
 
+BAD = 40  # the sample at which something happens
+LOOP = os.getpid()  # the process of the loop, where this module was imported before its workers were forked
+FADING = (
+    "STOREBENCH_TEST_FADING"  # names the folder in which `FadingReader` and its test leave each other word
+)
+
 
 class FlatWriter(Writer):
-    """One file of pixels, one of labels."""
+    """One file of payloads, one of their ends, one of labels."""
 
     def __init__(self, folder: Path, spec: StoreSpec) -> None:
         super().__init__(folder, spec)
         self._file = (folder / "pixels.bin").open("wb")
         self._labels: list[int] = []
+        self._ends = [0]
 
     def append(self, payload: Payload, label: int) -> None:
         self._file.write(payload)
         self._labels.append(label)
+        self._ends.append(self._file.tell())
 
     def close(self) -> None:
+        self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
         np.save(self.folder / "labels.npy", np.asarray(self._labels, dtype=np.int64))
+        np.save(self.folder / "ends.npy", np.asarray(self._ends, dtype=np.int64))
 
     def abort(self) -> None:
         self._file.close()
@@ -64,12 +79,12 @@ class FlatReader(Reader):
     def __init__(self, store: Path, manifest: Manifest, options: Options) -> None:
         super().__init__(store, manifest, options)
         self.labels = np.load(store / "labels.npy")
+        self._ends = np.load(store / "ends.npy").tolist()
         self._file = (store / "pixels.bin").open("rb", buffering=0)
-        self._size = manifest.dataset.image_bytes
 
     def _fetch(self, indices: Indices) -> list[bytes]:
-        handle = self._file.fileno()
-        return [os.pread(handle, self._size, int(index) * self._size) for index in indices]
+        handle, ends = self._file.fileno(), self._ends
+        return [os.pread(handle, ends[n + 1] - ends[n], ends[n]) for n in self._checked(indices)]
 
     def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
         for row, payload in enumerate(self._fetch(indices)):
@@ -82,6 +97,7 @@ class FlatReader(Reader):
 
 SlowReader = slow(seconds=SLEEP_S)(FlatReader)
 WrongPixelReader = wrong_pixels(7)(FlatReader)
+FailingReader = failing(at=BAD, error=lambda: ValueError("nobody expected this"))(FlatReader)
 
 
 class SwappedReader(FlatReader):
@@ -282,119 +298,296 @@ class MutatingReader(FlatReader):
         return super()._fetch_into(indices, out)
 
 
-class GreedyReader(FlatReader):
-    """Have the kernel read the whole store ahead at the first fetch."""
+class DecodingReader(FlatReader):
+    """Decode what is encoded, rightly."""
 
-    greedy = True
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.payload_codec = "raw"
 
-    def _fetch(self, indices: Indices) -> list[bytes]:
-        handle, piece = self._file.fileno(), 128 << 10  # the kernel cuts longer requests short
-        for at in range(0, os.fstat(handle).st_size if self.greedy else 0, piece):
-            os.posix_fadvise(handle, at, piece, os.POSIX_FADV_WILLNEED)
-        self.greedy = False
-        return super()._fetch(indices)
+    def _sample(self, index: int) -> Batch:
+        [payload] = self._fetch(np.array([index]))
+        pixels = np.empty(self.image_shape, np.uint8)
+        get_codec(self.manifest.codec).decode_into(payload, pixels)
+        return pixels
 
-
-class PastTheCacheReader(FlatReader):
-    """Read past the page cache."""
-
-    def __init__(self, store: Path, manifest: Manifest, options: Options) -> None:
-        super().__init__(store, manifest, options)
-        self._file.close()
-        handle = os.open(store / "pixels.bin", os.O_RDONLY | os.O_DIRECT)
-        self._file = os.fdopen(handle, "rb", buffering=0)
-        self._room = mmap.mmap(-1, (self._size // 4096 + 2) * 4096)
-
-    def _fetch(self, indices: Indices) -> list[bytes]:
-        return [self._read(int(index) * self._size) for index in indices]
-
-    def _read(self, at: int) -> bytes:
-        start = at & -4096
-        os.preadv(self._file.fileno(), [self._room], start)
-        return self._room[at - start : at - start + self._size]
+    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
+        began = time.perf_counter_ns()
+        for row, index in zip(out, self._checked(indices), strict=True):
+            row[...] = self._sample(index)
+        return Fetched(out.nbytes, time.perf_counter_ns() - began)
 
 
-class PreloadReader(PastTheCacheReader):
-    """Copy the whole store into memory of its own at the first fetch, past the page cache, and serve it from there."""
+class RememberingReader(DecodingReader):
+    """Keep every sample that was decoded once."""
 
-    def __init__(self, store: Path, manifest: Manifest, options: Options) -> None:
-        super().__init__(store, manifest, options)
-        self._copy: list[bytes] = []
-
-    def _fetch(self, indices: Indices) -> list[bytes]:
-        self._copy = self._copy or super()._fetch(np.arange(len(self.labels)))
-        return [self._copy[int(index)] for index in indices]
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._sample = functools.lru_cache(None)(self._sample)  # type: ignore[method-assign]
 
 
-class HoardReader(PreloadReader):
-    """Copy the whole store into memory of its own when it is first opened, before any clock or limit applies."""
+class SilentReader(DecodingReader):
+    """Decode without saying how long it took."""
 
-    copies: ClassVar[dict[Path, list[bytes]]] = {}
-
-    def __init__(self, store: Path, manifest: Manifest, options: Options) -> None:
-        super().__init__(store, manifest, options)
-        if store not in self.copies:
-            self.copies[store] = PastTheCacheReader._fetch(self, np.arange(len(self.labels)))
-        self._copy = self.copies[store]
+    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
+        return Fetched(super()._fetch_into(indices, out).payload_bytes)
 
 
-class HeadStartReader(GreedyReader):
-    """Copy the first quarter of epoch 0 when it is opened; have the rest read ahead once that is served."""
+class SummingReader(DecodingReader):
+    """Report the decoding time of all its threads together, which is longer than the call."""
 
-    HEAD_FRAC = 0.25
+    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
+        payload_bytes, decode_ns = super()._fetch_into(indices, out)
+        return Fetched(payload_bytes, 4 * decode_ns)
 
-    def __init__(self, store: Path, manifest: Manifest, options: Options) -> None:
-        super().__init__(store, manifest, options)
-        count = len(self.labels)
-        first = epoch_order(count, seed=0, epoch=0)[: int(self.HEAD_FRAC * count)]
-        source = PastTheCacheReader(store, manifest, options)
-        self._head = dict(zip(first.tolist(), source._fetch(first), strict=True))
-        source.close()
 
-    def _fetch(self, indices: Indices) -> list[bytes]:
-        if all(int(index) in self._head for index in indices):
-            return [self._head[int(index)] for index in indices]
-        return super()._fetch(indices)
+class NumberedReader(FlatReader):
+    """Give a note that is a number."""
+
+    def notes(self) -> dict[str, str]:
+        return {"threads": 4}  # type: ignore[dict-item]
+
+
+def changing(change: Callable[[], object]) -> type[Reader]:
+    """Return a reader that changes its process when it is opened."""
+
+    class ChangingReader(FlatReader):
+        """Change the process when it is opened."""
+
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            change()
+
+    return ChangingReader
+
+
+CHANGES: dict[str, Callable[[], object]] = {
+    "threads": lambda: torch.set_num_threads(torch.get_num_threads() + 1),
+    "polite": lambda: os.nice(1),
+    "urgent": lambda: os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0)),
+    "idle": lambda: psutil.Process().ionice(psutil.IOPRIO_CLASS_IDLE),
+}
+
+
+class LaterReader(FlatReader):
+    """Lower the priority of the process in the first fetch."""
+
+    _done = False
+
+    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
+        os.nice(0 if self._done else 1)
+        self._done = True
+        return super()._fetch_into(indices, out)
+
+
+class HastyReader(FlatReader):
+    """Copy windows in a thread, and return before it has."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._pool = ThreadPoolExecutor(1)
+        shape = (self.manifest.count, *self.image_shape)
+        self._pixels = np.memmap(self.store / "pixels.bin", np.uint8, "r", shape=shape)
+
+    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
+        out[...] = self._pixels[indices]
+        return Fetched(out.nbytes)
+
+    def _fetch_windows(self, indices: Indices, windows: Windows, out: Batch) -> Fetched:
+        self._pool.submit(self._cut, indices, windows, out)
+        return Fetched(len(indices) * self.manifest.dataset.image_bytes)
+
+    def _cut(self, indices: Indices, windows: Windows, out: Batch) -> None:
+        time.sleep(20e-3)
+        windows.cut(self._pixels, out, indices)
+
+    def _close(self) -> None:
+        self._pool.shutdown()
+        super()._close()
+
+
+class RecordingReader(FlatReader):
+    """Say at the end what was planned and what was asked for."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._planned: list[int] = []
+        self._plans = 0
+        self._asked: list[int] = []
+        self._closed = 0
+
+    def _plan(self, batches: Sequence[Indices]) -> None:
+        self._plans += 1
+        self._planned += [index for batch in batches for index in batch.tolist()]
+
+    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
+        self._asked += indices.tolist()
+        return super()._fetch_into(indices, out)
+
+    def notes(self) -> dict[str, str]:
+        return {
+            "planned": repr(self._planned),
+            "asked": repr(self._asked),
+            "plans": str(self._plans),
+            "closed": str(self._closed),
+        }
+
+    def _close(self) -> None:
+        self._closed += 1
+        super()._close()
+
+
+class UnpicklableError(Exception):
+    """An error that does not survive a journey between processes as it is."""
+
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__(f"{one} and {two}")
+        self.lock = open(os.devnull)  # noqa: PTH123, SIM115 - something that cannot be pickled
+
+
+class UnpicklableReader(FlatReader):
+    """Raise an error that cannot be sent anywhere."""
+
+    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
+        if BAD in indices:
+            raise UnpicklableError(1, 2)
+        return super()._fetch_into(indices, out)
+
+
+class DyingReader(FlatReader):
+    """Be killed in a worker, as the kernel kills who takes too much memory."""
+
+    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
+        if BAD in indices and os.getpid() != LOOP:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super()._fetch_into(indices, out)
+
+
+class FadingReader(FlatReader):
+    """Answer no more in a worker, a moment before dying: when others ask for what it has sent, it is still there.
+
+    It stops answering when its batch has been sent, says so with a file, and dies when the loop asks for that.
+    """
+
+    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
+        if BAD in indices and os.getpid() != LOOP:
+            threading.Thread(target=self._fade, daemon=True).start()
+        return super()._fetch_into(indices, out)
+
+    def _fade(self) -> None:
+        folder = Path(os.environ[FADING])
+        time.sleep(0.5)
+        resource_sharer.stop()
+        (folder / "fading").touch()
+        while not (folder / "die").exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class ComputingReader(FlatReader):
+    """Say with how many threads torch would compute where batches are made."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._threads: set[int] = set()
+
+    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
+        self._threads.add(torch.get_num_threads())
+        return super()._fetch_into(indices, out)
+
+    def notes(self) -> dict[str, str]:
+        return {"threads": repr(self._threads)}
+
+
+class UnopenableReader(FlatReader):
+    """Fail at the opening with what no reader should raise."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        raise ValueError("it does not open")
+
+
+class ExclusiveReader(FlatReader):
+    """Refuse to be opened or closed while another one is being opened or closed."""
+
+    _lock = threading.Lock()
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._alone()
+
+    def _close(self) -> None:
+        self._alone()
+        super()._close()
+
+    def _alone(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            raise ValueError("two at a time")
+        time.sleep(0.02)
+        self._lock.release()
+
+
+READERS: dict[str, type[Reader]] = {
+    "flat": FlatReader,
+    "slow": SlowReader,
+    "wrong": WrongPixelReader,
+    "failing": FailingReader,
+    "swapped": SwappedReader,
+    "killed": KilledReader,
+    "broken": BrokenReader,
+    "moody": MoodyReader,
+    "patient": PatientReader,
+    "burning": BurningReader,
+    "faulty-rank": FaultyRankReader,
+    "faulty-game": FaultyGameReader,
+    "mortal": MortalReader,
+    "hungry": HungryReader,
+    "full": FullReader,
+    "uncopied": UncopiedReader,
+    "constant": ConstantReader,
+    "yesterday": YesterdayReader,
+    "cold": ColdReader,
+    "shifted": ShiftedReader,
+    "neighbour": NeighbourReader,
+    "swapping": SwappingReader,
+    "mutating": MutatingReader,
+    "decoding": DecodingReader,
+    "remembering": RememberingReader,
+    "silent": SilentReader,
+    "summing": SummingReader,
+    "numbered": NumberedReader,
+    "later": LaterReader,
+    "hasty": HastyReader,
+    "recording": RecordingReader,
+    "unpicklable": UnpicklableReader,
+    "dying": DyingReader,
+    "fading": FadingReader,
+    "computing": ComputingReader,
+    "unopenable": UnopenableReader,
+    "exclusive": ExclusiveReader,
+    **{name: changing(change) for name, change in CHANGES.items()},
+}
 
 
 class PlantedFormat(Format):
-    """Raw pixels in one flat file; each reader but `flat` has one fault."""
+    """Payloads in one flat file; each reader but `flat` and `decoding` has one fault, or one note."""
 
     info = FormatInfo(
         name="planted", summary="a third party's format", default_codec="raw", default_reader="flat"
     )
 
     def readers(self) -> Mapping[str, ReaderInfo]:
-        kinds: dict[str, type[Reader]] = {
-            "flat": FlatReader,
-            "slow": SlowReader,
-            "wrong": WrongPixelReader,
-            "swapped": SwappedReader,
-            "killed": KilledReader,
-            "broken": BrokenReader,
-            "moody": MoodyReader,
-            "patient": PatientReader,
-            "burning": BurningReader,
-            "faulty-rank": FaultyRankReader,
-            "faulty-game": FaultyGameReader,
-            "mortal": MortalReader,
-            "hungry": HungryReader,
-            "full": FullReader,
-            "uncopied": UncopiedReader,
-            "constant": ConstantReader,
-            "yesterday": YesterdayReader,
-            "cold": ColdReader,
-            "shifted": ShiftedReader,
-            "neighbour": NeighbourReader,
-            "swapping": SwappingReader,
-            "mutating": MutatingReader,
-            "greedy": GreedyReader,
-            "past-the-cache": PastTheCacheReader,
-            "preload": PreloadReader,
-            "hoard": HoardReader,
-            "head-start": HeadStartReader,
-        }
-        return {name: ReaderInfo(reader=kind, summary=str(kind.__doc__)) for name, kind in kinds.items()}
+        return {name: ReaderInfo(reader=kind, summary=str(kind.__doc__)) for name, kind in READERS.items()}
 
     def writer(self, folder: Path, spec: StoreSpec) -> Writer:
         return FlatWriter(folder, spec)
+
+
+class OddFormat(PlantedFormat):
+    """The same for the tests of loaders, with a reader that threads share."""
+
+    info = FormatInfo(name="odd", summary="for tests", default_codec="raw", default_reader="recording")
+
+    def readers(self) -> Mapping[str, ReaderInfo]:
+        shared = ReaderInfo(reader=RecordingReader, summary="shared", traits=Traits(holds_pixels=True))
+        return {**super().readers(), "shared": shared}

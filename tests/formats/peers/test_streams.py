@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from storebench.analysis.labels import backend_label
 from storebench.formats.base import Indices, Reader
 from storebench.formats.peers.stream import StreamOptions, randomness
-from storebench.formats.registry import BUILTIN, get_format, parse_backend
+from storebench.formats.registry import BUILTIN, get_format
 from storebench.testing.stores import COUNT, SmallStore, build_small_store, read_pixels
 
 STREAMS = ["webdataset", "tfrecord"]
@@ -46,14 +45,6 @@ def test_an_epoch_is_served_in_the_order_that_was_drawn(small: SmallStore, strea
     assert "batches outside of the native order" not in stream.notes()
 
 
-def test_without_a_seed_the_shards_come_in_sequence(small: SmallStore, stream: Reader) -> None:
-    batches = [np.arange(at, min(at + 16, COUNT)) for at in range(0, COUNT, 16)]
-    stream.plan(batches)
-    for batch in batches:
-        np.testing.assert_array_equal(read_pixels(stream, batch.tolist()), small.pixels[batch])
-    assert "batches outside of the native order" not in stream.notes()
-
-
 def test_a_batch_outside_of_the_order_is_right_and_counted(small: SmallStore, stream: Reader) -> None:
     stream.plan([order_of(small, (1, 0))], (1, 0))
     wanted = [5, 0, 66, 5]
@@ -71,26 +62,10 @@ def test_seeds_and_buffers_change_the_order(small: SmallStore) -> None:
     assert randomness(order_of(small, (1, 0), COUNT))[1] < 0.3
 
 
-@pytest.mark.parametrize(("order", "displacement", "neighbours"), [(range(1000), 0, 1), ([0], 1, 0)])
-def test_randomness_of_plain_orders(order: range, displacement: float, neighbours: float) -> None:
-    assert randomness(np.array(order)) == (displacement, neighbours)
-
-
 def test_a_uniform_shuffle_has_the_displacement_of_one() -> None:
     displacement, neighbours = randomness(np.random.default_rng(0).permutation(100_000))
     assert displacement == pytest.approx(1, abs=0.01)
     assert neighbours < 0.001
-
-
-@pytest.mark.parametrize("name", STREAMS)
-def test_names_and_labels_mark_the_order(name: str) -> None:
-    for library in BUILTIN[name].libraries:
-        pytest.importorskip(library)
-    backend = parse_backend(name)
-    assert backend.name == f"{name}:stream"
-    assert backend.native_order
-    assert get_format(name).traits("stream").native_order
-    assert "own order" in backend_label(backend.name)
 
 
 @pytest.mark.parametrize("setting", [["--workers", "2"], ["--ranks", "2"]])

@@ -106,13 +106,6 @@ def test_trees_of_one_to_five_levels(folder: Path, count: int, key_bytes: int, d
     assert_as_lmdb(folder)
 
 
-def test_free_pages_left_by_deletions_are_not_read(folder: Path) -> None:
-    records = numbered(2000, 3072)
-    gone = {key: None for number, key in enumerate(records) if number % 3}
-    write(folder, records, gone, {b"%08d" % 1: b"back", b"zz": b"end"})
-    assert len(assert_as_lmdb(folder)) == 2000 - len(gone) + 2
-
-
 def test_an_empty_database_has_an_empty_index(folder: Path) -> None:
     assert len(assert_as_lmdb(write(folder))) == 0
     assert len(assert_as_lmdb(write(folder, {b"a": b"b"}, {b"a": None}))) == 0

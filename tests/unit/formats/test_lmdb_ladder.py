@@ -19,12 +19,6 @@ def test_a_rung_is_a_backend_in_its_one_spelling(rung: Rung) -> None:
     assert (backend.format, backend.reader, dict(backend.options)) == ("lmdb", rung.reader, {**rung.options})
 
 
-def test_each_rung_but_the_lowest_stands_on_one_below() -> None:
-    keys = [rung.key for rung in RUNGS]
-    assert RUNGS[0].below is None
-    assert all(rung.below in keys[: keys.index(rung.key)] for rung in RUNGS[1:])
-
-
 def test_the_scenarios_measure_every_rung_and_nothing_else() -> None:
     alone = sorted(rung.backend for rung in RUNGS if rung.share is Share.NONE)
     for matrix in load_scenario(ROOT / "scenarios" / "lmdbio.toml").matrix:

@@ -30,8 +30,7 @@ def small(tmp_path: Path, name: str, codec: str, **options: Any) -> SmallStore:
     return build_small_store(get_format(name), codec, tmp_path / "store", **options)
 
 
-@pytest.mark.parametrize("codec", ["png", "raw", "jpeg"])
-@pytest.mark.parametrize("threads", ["1", "2", "5"])
+@pytest.mark.parametrize(("codec", "threads"), [("png", "1"), ("raw", "2"), ("jpeg", "5")])
 def test_threads_decode_into_the_right_rows(tmp_path: Path, codec: str, threads: str) -> None:
     store = small(tmp_path, "files", codec)
     order = np.random.default_rng(0).permutation(COUNT)
@@ -63,19 +62,6 @@ def test_an_error_in_a_thread_names_the_file(tmp_path: Path) -> None:
         reader.fetch(np.arange(10))
 
 
-def test_no_thread_writes_into_a_batch_after_the_error_of_another(tmp_path: Path) -> None:
-    store = small(tmp_path, "files", "png", count=400)
-    (victim,) = store.path.rglob("00000000.png")
-    victim.write_bytes(b"damaged")
-    out = np.full((400, *SHAPE), 9, np.uint8)
-    with open_reader(store.path, "threads", threads="2", ahead="0") as reader:
-        with pytest.raises(CorruptStoreError):
-            reader.fetch_into(np.arange(400), out)
-        seen = out.copy()
-        time.sleep(0.1)
-        assert np.array_equal(out, seen)
-
-
 def test_one_copy_serves_all_and_goes_with_the_last_reader(tmp_path: Path) -> None:
     store = small(tmp_path, "memory", "png")
     segment = SEGMENTS / f"{USER}-{store_tag(store.path, store.manifest)}"
@@ -96,7 +82,7 @@ def test_one_copy_serves_all_and_goes_with_the_last_reader(tmp_path: Path) -> No
     assert not segment.exists()
 
 
-@pytest.mark.parametrize("codec", ["raw", "png", "jpeg"])
+@pytest.mark.parametrize("codec", ["raw", "png"])
 def test_lmdb_is_read_once_for_all_readers_of_a_machine(tmp_path: Path, codec: str) -> None:
     store = small(tmp_path, "lmdb", codec, count=300)
     segment = SEGMENTS / f"{USER}-lmm-{store_tag(store.path, store.manifest)}"

@@ -135,16 +135,9 @@ class Brightening(MemoryNativeReader):
         return fetched
 
 
-class Watching(Brightening):
-    """Change nothing about how images are fetched."""
-
-    def _close(self) -> None:
-        super()._close()
-
-
 @pytest.mark.parametrize(
     ("kind", "served"),
-    [(MemoryNativeReader, True), (MemoryPythonReader, False), (Brightening, False), (Watching, False)],
+    [(MemoryNativeReader, True), (MemoryPythonReader, False), (Brightening, False)],
 )
 def test_a_reader_of_other_images_does_not_inherit_windows(
     kind: type[Reader], served: bool, tmp_path: Path

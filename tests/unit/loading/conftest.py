@@ -54,7 +54,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def odd(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Register the readers that misbehave."""
-    monkeypatch.setitem(registry.BUILTIN, "odd", FormatEntry(target="tests.support.odd_readers:OddFormat"))
+    monkeypatch.setitem(registry.BUILTIN, "odd", FormatEntry(target="tests.support.planted_plugin:OddFormat"))
     yield
     get_format.cache_clear()
 

@@ -22,7 +22,7 @@ from storebench.loading.loader import get_loader
 from storebench.system.scratch import SEGMENTS
 from storebench.testing.stores import COUNT
 from tests.support.loading_tools import MakeJob, MakePlan
-from tests.support.odd_readers import BAD, FADING
+from tests.support.planted_plugin import BAD, FADING
 
 pytestmark = pytest.mark.timeout(120)
 
