@@ -320,10 +320,13 @@ def _training(main: Panel, panels: Sequence[Panel]) -> list[str]:
         and panel is not main
         and work_of(panel.first.cell) is LoopWork.TRAINING
         and len(panel.stored) > 1
-        and all(
-            (found := panel.ratio(cell)) is not None and found.verdict in _DECIDED
-            for cell in panel.stored
-            if cell is not panel.base
+        and (
+            all(cell.computes_only for cell in panel.stored)
+            or all(
+                (ratio := panel.ratio(cell)) is not None and ratio.verdict in _DECIDED
+                for cell in panel.stored
+                if cell is not panel.base
+            )
         )
     ]
     return [f"While {' or '.join(dict.fromkeys(names))} trains here, no store helps."] if names else []

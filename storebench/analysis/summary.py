@@ -45,6 +45,9 @@ WHOLE = "whole_"
 FEWEST_TRAINING_STEPS = 20
 """With fewer timed steps of real training, compute decides the rate: such cells rank no backends."""
 
+COMPUTING_FRAC = 0.95
+"""Share of the time above which computing alone decides the rate: without loading it would be 5% higher at most."""
+
 _FEWER_FRAC, _LESS_FRAC = 0.8, 0.1
 """Readers of the crop alone read nine tenths of an image, and counters disagree by a few percent."""
 
@@ -285,10 +288,19 @@ class CellSummary:
         return "too few steps" if self.short_training else ""
 
     @property
+    def computes_only(self) -> bool:
+        """Whether computing takes nearly all of the time, so that no store can be told to train faster."""
+        return (self.median("accelerator_util_frac") or 0.0) > COMPUTING_FRAC
+
+    @property
     def short_training(self) -> bool:
         """Whether it trained for real, in too few timed steps for its rate to rank backends."""
         steps = min((count for _, count in self._figures("timed_steps")), default=0)
-        return self.cell.compute.kind is ComputeKind.REAL and steps < FEWEST_TRAINING_STEPS
+        return (
+            self.cell.compute.kind is ComputeKind.REAL
+            and steps < FEWEST_TRAINING_STEPS
+            and not self.computes_only
+        )
 
     def _figures(self, metric: str) -> list[tuple[Row, float]]:
         rows = self.usable if metric.startswith(WHOLE) else self.counted

@@ -18,7 +18,14 @@ from storebench.cli.options import (
     require_devices,
     timeout_option,
 )
-from storebench.cli.run import begun, continued, executed, finish, new_run_folder
+from storebench.cli.run import (
+    begun,
+    continued,
+    executed,
+    finish,
+    new_run_folder,
+    reported_after_interrupt,
+)
 from storebench.cli.watcher import StderrWatcher, print_plan
 from storebench.errors import UsageError
 from storebench.units import number_of, parse_duration
@@ -68,7 +75,7 @@ def bench(
         str | None,
         typer.Option(
             metavar="TIME",
-            help="For --against: time for the rounds, such as '8 min': as many as fit, at least 5.",
+            help="Time for the run, such as '10 min': at least 5 rounds of the cells that the answer needs.",
         ),
     ] = None,
     drop_caches: DropCachesOption = False,
@@ -107,6 +114,10 @@ def bench(
             help="With --resume: also repeat failed replicates; new records replace the failed ones.",
         ),
     ] = False,
+    report: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Write the report there at the end, and after an interrupt."),
+    ] = None,
     dry_run: DryRunOption = False,
     as_json: RecordsAsJsonOption = False,
 ) -> None:
@@ -126,8 +137,14 @@ def bench(
 
         path = find_scenario(scenario)
         loaded = load_scenario(path, tell=say)
+        try:
+            budget_s = None if budget is None else parse_duration(budget)
+        except ValueError as error:
+            raise UsageError(str(error), where="--budget") from None
         if replicates is not None:
             loaded = loaded.repeated(replicates)
+        if budget is not None and against is None:
+            loaded = loaded.model_copy(update={"budget": budget})
         cells = _chosen(loaded, only or [])
         folder = out or new_run_folder(loaded.name)
         place = stores or (stores_of(folder) if resume else None) or stores_dir()
@@ -143,7 +160,6 @@ def bench(
         refusals = {
             "--retry-failed needs --resume": retry_failed and not resume,
             "--repository needs --against": repository and not is_side,
-            "--budget needs --against; a scenario states its own": budget and not is_side,
             "--nodes is not for --against": is_side and node_words,
             "--timeout is not for --against": is_side and timeout,
             "a comparison with a revision cannot be resumed": is_side and resume,
@@ -162,10 +178,6 @@ def bench(
         if against is not None:
             from storebench.check.against import Revision, SideOptions, compared, run_against
 
-            try:
-                budget_s = None if budget is None else parse_duration(budget)
-            except ValueError as error:
-                raise UsageError(str(error), where="--budget") from None
             options = SideOptions(
                 only=only or [], replicates=replicates, budget_s=budget_s, drop_caches=drop_caches
             )
@@ -201,14 +213,18 @@ def bench(
         ):
             # The option applies to this command only, and the given file decides, not run.json.
             timeout_s = loaded.timeout_s if timeout is None else timeout
-            limits = {"timeout_s": timeout_s, "stall_s": loaded.stall_s}
+            limits: dict[str, Any] = {"timeout_s": timeout_s, "stall_s": loaded.stall_s}
+            limits |= {} if budget is None else {"budget": budget}
             limited = dataclasses.replace(run, scenario=run.scenario.model_copy(update=limits))
-            records = executed(limited, place, address, drop_caches=drop_caches, retry_failed=retry_failed)
+            with reported_after_interrupt(folder, report):
+                records = executed(
+                    limited, place, address, drop_caches=drop_caches, retry_failed=retry_failed
+                )
         again = resume_command(folder, retry_failed=True)
         late = any(ran_out_of_time(record.failure or "") for record in records)
         more = "; --timeout SECONDS gives them more time" if late else ""
         hint = f"Once fixed, '{again}' runs the failed ones again{more}."
-        finish(folder, records, as_json=as_json, hint=hint)
+        finish(folder, records, as_json=as_json, report=report, hint=hint)
 
 
 def _chosen(scenario: "Scenario", only: list[str]) -> list["Cell"]:

@@ -108,11 +108,20 @@ def put_content(content: "Content", stores: Path | None = None) -> None:
             say(f"warning: {number_of(count, 'cell')} {kind}")
 
 
-def print_summary(run: Path, named: Sequence["Accelerator"] = (), stores: Path | None = None) -> None:
+def print_summary(
+    run: Path, named: Sequence["Accelerator"] = (), stores: Path | None = None, report: Path | None = None
+) -> None:
+    """Print the answer of a run; with a folder for it, write its report as well."""
     from storebench.record.lines import RECORDS_NAME
-    from storebench.report.build import summarise_results
+    from storebench.report.build import summarise_results, write_report
 
-    content = summarise_results(run / RECORDS_NAME, named)  # not the folder, which may hold other runs
+    records = run / RECORDS_NAME  # not the folder, which may hold other runs
+    if report is None:
+        content = summarise_results(records, named)
+    else:
+        written = write_report(records, report, allow_invalid=True, accelerators=named)
+        content = written.content
+        say(f"page: {written.files[0]}")
     put_content(content, stores)
     told = content.answer
     if told.base is None or told.base.whole is None:
@@ -124,6 +133,17 @@ def print_summary(run: Path, named: Sequence["Accelerator"] = (), stores: Path |
     if content.findings:
         findings = number_of(len(content.findings), "finding")
         say(f"attention: {findings}; 'storebench validate {run}' lists them")
+
+
+def so_far(run: Path) -> tuple[str, str]:
+    """Return the answer of an unfinished run, and its stores by settings as text."""
+    from storebench.record.lines import RECORDS_NAME
+    from storebench.report.build import summarise_results
+    from storebench.report.text import text
+
+    content = summarise_results(run / RECORDS_NAME)
+    overview = content.overview
+    return content.answer.sentence, text(overview, shutil.get_terminal_size().columns) if overview else ""
 
 
 def as_dict(written: "Report") -> dict[str, Any]:

@@ -300,6 +300,19 @@ def continued_by(folder: Path) -> Iterator[None]:
         raise
 
 
+@contextlib.contextmanager
+def reported_after_interrupt(folder: Path, report: Path | None) -> Iterator[None]:
+    """Report on the rounds that are done if a run is interrupted."""
+    from storebench.record.lines import RECORDS_NAME
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        if report is not None and (folder / RECORDS_NAME).is_file():
+            print_summary(folder, report=report)
+        raise
+
+
 def finish(
     folder: Path,
     records: list["Record"],
@@ -307,6 +320,7 @@ def finish(
     as_json: bool,
     stores: Path | None = None,
     named: Sequence[Accelerator] = (),
+    report: Path | None = None,
     hint: str | None = None,
 ) -> None:
     """Print what a finished run says, and end with the exit code of its records."""
@@ -317,10 +331,11 @@ def finish(
 
         put_json([record_to_dict(record) for record in records])
     elif records:
-        print_summary(folder, named, stores)
-    say(
-        f"{folder}: {number_of(len(records), 'record')}; 'storebench report {shlex.quote(str(folder))} --out report' draws them"
+        print_summary(folder, named, stores, report)
+    draws = (
+        f"; 'storebench report {shlex.quote(str(folder))} --out report' draws them" if report is None else ""
     )
+    say(f"{folder}: {number_of(len(records), 'record')}{draws}")
     failed = failures(records)
     if not records:
         raise errors.IntegrityError("nothing was measured", hint="Name at least one backend.")

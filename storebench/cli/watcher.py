@@ -1,11 +1,14 @@
 """What a run will do, and its progress on standard error."""
 
 import contextlib
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
+
+import typer
 
 from storebench.cli.common import Show, progress, put, put_json, say, shown
 from storebench.settings.words import ComputeKind, LoaderKind
@@ -19,6 +22,9 @@ if TYPE_CHECKING:
     from storebench.run.schedule import PendingReplicate, ReplicateKey
     from storebench.stores.convert import BuildOptions
 
+
+_ROUNDS_EVERY_S = 20.0
+"""Rounds that are shorter are not shown one by one: reading their records takes a second or two."""
 
 _TELLING = 0.1
 """Part of the first replicate after which its pace tells something; before, it is that of starting a process."""
@@ -104,6 +110,8 @@ class StderrWatcher:
         self._position, self._total = 0, 0
         self._disturbed: dict[ReplicateKey, bool] = {}
         self._failed: set[str] = set()
+        self._told_s = time.monotonic()
+        self._lines = 0
 
     def __enter__(self) -> Self:
         return self
@@ -168,8 +176,25 @@ class StderrWatcher:
                 self._failed.add(work.cell.cell_id)
                 say(f"{describe(work.cell)}, replicate {work.replicate}: FAILED: {record.failure}")
 
-    def ended(self, rounds: int) -> None:
-        say(f"no further round after {rounds}: another one would not fit into the time")
+    def round_finished(self, number: int, folder: Path) -> None:
+        """Show the stores by settings so far: on a terminal in place, otherwise as one line; not more often than usual."""
+        if time.monotonic() - self._told_s < _ROUNDS_EVERY_S:
+            return
+        self._told_s = time.monotonic()
+        from storebench.cli.results import so_far
+
+        self._open.close()  # the bar, which is drawn anew
+        self._show = None
+        sentence, matrix = so_far(folder)
+        if sys.stderr.isatty():
+            over = f"\x1b[{self._lines}F\x1b[J" if self._lines else ""
+            typer.echo(f"{over}{matrix}", err=True, nl=False)
+            self._lines = matrix.count("\n") + 1
+        say(f"after round {number + 1}: {sentence}")
+
+    def ended(self, cells: Sequence["Cell"], rounds: int) -> None:
+        count = number_of(len(cells), "cell")
+        say(f"{count}: no further round after {rounds}, which would not fit into the time")
 
 
 def describe(cell: "Cell") -> str:

@@ -14,7 +14,15 @@ from storebench.analysis.bottleneck import Bottleneck, bottlenecks
 from storebench.analysis.checks.findings import Finding
 from storebench.analysis.checks.records import Sourced, cells_of
 from storebench.analysis.codecs import FEWEST, Coded, coded
-from storebench.analysis.labels import backend_label, caveats, dataset_label, dataset_slug, not_held
+from storebench.analysis.comparison import MIN_ROUNDS
+from storebench.analysis.labels import (
+    backend_label,
+    caveats,
+    condition_label,
+    dataset_label,
+    dataset_slug,
+    not_held,
+)
 from storebench.analysis.ladder import ladders
 from storebench.analysis.panels import Panel, ordered, panels
 from storebench.analysis.roofline import Roofline, point_keys, rooflines
@@ -38,8 +46,9 @@ from storebench.report.tables import (
     rank_tables,
     request_table,
 )
-from storebench.run.about import incomplete, left_out
+from storebench.run.about import cut_short, incomplete, left_out
 from storebench.settings.words import ComputeKind
+from storebench.units import number_of
 
 _FIRST_PLOTS = ("step-time", "roofline", "workers", "ranks", "rank-steps", "codecs")
 """Plots of the first dataset that the page shows; all others are collapsed."""
@@ -174,6 +183,7 @@ def content_of(
             *filter(None, (disturbed(cells)[1],)),
             *not_held(cell for cell in cells if cell not in [choice.cell for choice in told.choices]),
             *_caveats(groups.values(), told.conditions),
+            *_cut_short(records, listed),
             *(
                 f"Left out ({', '.join(map(backend_label, names))}): {reason}."
                 for reason, names in left_out(records).items()
@@ -182,6 +192,18 @@ def content_of(
         environments=tuple(machines.values()),
         accelerators=tuple(accelerators),
     )
+
+
+def _cut_short(records: Sequence[Sourced], listed: Sequence[Panel]) -> list[str]:
+    """Return a sentence on the panels of which a budget ended cells before they could be decided."""
+    budgets = cut_short(records)
+    titles: dict[str, list[str]] = {}
+    for panel in listed:
+        rounds = len(panel.first.values("samples_per_s"))
+        if panel.first.cell.cell_id in budgets and rounds < MIN_ROUNDS:
+            title = f"{dataset_label(panel.first)}, {condition_label(panel.speaker)} ({number_of(rounds, 'round')})"
+            titles.setdefault(budgets[panel.first.cell.cell_id], []).append(title)
+    return [f"Undecided for want of time, {budget}: {'; '.join(names)}." for budget, names in titles.items()]
 
 
 def _caveats(groups: Iterable[Sequence[CellSummary]], conditions: str) -> list[str]:

@@ -66,7 +66,8 @@ class About(pydantic.BaseModel):
     left_out: list[dict[str, str]] = []
     """Cells of optional matrices that the machine did not permit, each with its backend and the reason."""
     whole: Whole | None = None
-    ended_after: pydantic.StrictInt | None = None
+    ended: dict[str, pydantic.StrictInt] = {}
+    """The rounds of each cell that the budget ended, by the cell's id."""
 
     @pydantic.model_validator(mode="after")
     def _identified(self) -> "About":
@@ -167,10 +168,8 @@ def incomplete(records: Iterable[tuple[Record, Path]]) -> Iterator[str]:
         asked, fewer = about.scenario.get("replicates"), fewer_replicates(about)
         if fewer is None or not isinstance(asked, int):
             continue
-        rounds = range(about.ended_after or asked)
-        wanted = {
-            (cell, number) for cell in about.cell_ids for number in rounds if number < fewer.get(cell, asked)
-        }
+        rounds = dict.fromkeys(about.cell_ids, asked) | fewer | about.ended
+        wanted = {(cell, number) for cell in about.cell_ids for number in range(rounds[cell])}
         if missing := wanted - done:
             yield (
                 f"INCOMPLETE: {len(wanted) - len(missing)} of {number_of(len(wanted), 'replicate')} of run"
@@ -186,3 +185,12 @@ def left_out(records: Iterable[tuple[Record, Path]]) -> dict[str, list[str]]:
         for entry in about.left_out if about else ():
             reasons.setdefault(entry.get("reason", ""), {})[entry.get("backend", "")] = None
     return {reason: list(names) for reason, names in reasons.items()}
+
+
+def cut_short(records: Iterable[tuple[Record, Path]]) -> dict[str, str]:
+    """Return the budget that ended a cell before its last round, by the cell's id."""
+    budgets: dict[str, str] = {}
+    for folder in dict.fromkeys(file.parent for _, file in records if file.name == RECORDS_NAME):
+        if about := about_of(folder):
+            budgets |= dict.fromkeys(about.ended, str(about.scenario.get("budget")))
+    return budgets

@@ -5,6 +5,7 @@ import dataclasses
 import datetime as dt
 import functools
 import itertools
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,8 +85,12 @@ class Watcher(Protocol):
         """React to the records of a finished replicate."""
         return
 
-    def ended(self, rounds: int) -> None:  # noqa: ARG002
-        """React to the end of the time budget after some rounds."""
+    def round_finished(self, number: int, folder: Path) -> None:  # noqa: ARG002
+        """React to the end of a round that others follow, from 0, of the run in `folder`."""
+        return
+
+    def ended(self, cells: Sequence[Cell], rounds: int) -> None:  # noqa: ARG002
+        """React to the end of the time budget for some cells after some rounds."""
         return
 
 
@@ -104,10 +109,12 @@ def execute(
 ) -> list[Record]:
     """Run the remaining replicates of `run` and return all new records."""
     watcher = watcher or Silent()
+    began_s = time.monotonic()
     running_digest()  # before the first cell, so that a change of the code during the run is detected
     with claimed(run.folder):
         run.repair()
         recorded = run.recorded()
+        earlier_s = sum(durations(itertools.chain(*recorded.values())).values())
         work = run.left(recorded, retry_failed=retry_failed)
         if work:
             going = {pending.key for pending in work}
@@ -134,14 +141,14 @@ def execute(
                 prepared=prepared,
                 work=work,
                 recorded=recorded,
+                began_s=began_s - earlier_s,
             )
-            for number, replicates in itertools.groupby(work, lambda pending: pending.replicate):
-                if not rounds.fits(number):
-                    run = run.ended(number)
-                    watcher.ended(number)
-                    break
-                rounds.measure(number, list(replicates))
-        run.finish(recorded)
+            for number in dict.fromkeys(pending.replicate for pending in work):
+                if ended := rounds.without_time(number):
+                    rounds.run = rounds.run.end(ended, number)
+                    watcher.ended(ended, number)
+                rounds.measure(number)
+        rounds.run.finish(recorded)
     return [record for records in rounds.made.values() for record in records]
 
 
@@ -247,7 +254,7 @@ def _test_store(
     return ensure_store(spec, backend, stores, dataset=dataset, options=options).path.resolve()
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class _Rounds:
     """The rounds of a run."""
 
@@ -260,30 +267,52 @@ class _Rounds:
     work: Sequence[PendingReplicate]
     recorded: dict[ReplicateKey, list[Record]]
     """The records of every replicate, those of earlier commands among them."""
+    began_s: float
+    """When the run began, by `time.monotonic`, had it never been interrupted."""
     made: dict[ReplicateKey, list[Record]] = dataclasses.field(default_factory=dict)
 
-    def fits(self, number: int) -> bool:
-        """Return whether a round fits into the budget, or has begun already."""
-        if number < FEWEST_REPLICATES or any(replicate == number for _, replicate in self.recorded):
-            return True
-        return self._has_time([pending.cell for pending in self.work if pending.replicate == number])
+    def without_time(self, number: int) -> list[Cell]:
+        """Return the cells that end before a round, so that what follows fits into the budget."""
+        if not number or any(replicate == number for _, replicate in self.recorded):
+            return []
+        cells = [pending.cell for pending in self._left(number, number + 1)]
+        if number >= FEWEST_REPLICATES:
+            return [] if self._has_time(cells) else cells
+        priorities = self.run.scenario.priorities
+        blocks = list(dict.fromkeys((priorities[cell], cell.compared_with) for cell in self.run.cells))
+        blocks.reverse()  # those that the scenario names last end first
+        ended: list[Cell] = []
+        for priority, block in sorted(blocks, key=lambda each: -each[0]):
+            rest = [p.cell for p in self._left(number, FEWEST_REPLICATES) if p.cell not in ended]
+            if priority == 1 or self._has_time(rest):
+                break
+            ended += [cell for cell in cells if (priorities[cell], cell.compared_with) == (priority, block)]
+        return ended
 
-    def _has_time(self, cells: Sequence[Cell], further_rounds: int = 0) -> bool:
-        """Return whether some cells and further rounds of all cells fit into the budget."""
-        took = durations(record for records in self.recorded.values() for record in records)
-        next_s = round_s(took, [cell.cell_id for cell in cells])
-        needed_s = further_rounds * round_s(took, [cell.cell_id for cell in self.run.cells])
+    def _left(self, first: int, end: int) -> list[PendingReplicate]:
+        """Return the replicates of some rounds that are to be measured, those from `first` to before `end`."""
+        ended = self.run.ended
+        return [p for p in self.work if first <= p.replicate < min(end, ended.get(p.cell.cell_id, end))]
+
+    def _has_time(self, cells: Sequence[Cell]) -> bool:
+        """Return whether replicates of some cells fit into the budget."""
         budget_s = self.run.scenario.budget_s
-        return budget_s is None or sum(took.values()) + needed_s + next_s <= budget_s
+        if budget_s is None:
+            return True
+        took = durations(itertools.chain(*self.recorded.values()))
+        return time.monotonic() - self.began_s + round_s(took, [cell.cell_id for cell in cells]) <= budget_s
 
-    def measure(self, number: int, replicates: Sequence[PendingReplicate]) -> None:
-        """Measure replicates of a round; at its end, those again that were disturbed or did not hold their state."""
+    def measure(self, number: int) -> None:
+        """Measure a round; at its end, replicates again that were disturbed or did not hold their state."""
+        replicates = self._left(number, number + 1)
         for pending in replicates:
             self._measure(pending, self.work.index(pending))
         again = [PendingReplicate(cell=cell, replicate=number) for cell in self.prepared]
         while again := [pending for pending in again if self._repeats(pending)]:
             for pending in again:
                 self._measure(pending, self.work.index(replicates[-1]))
+        if self._left(number + 1, self.run.scenario.replicates):
+            self.watcher.round_finished(number, self.run.folder)
 
     def _repeats(self, pending: PendingReplicate) -> bool:
         """Return whether a replicate is worth another attempt, for which there is time beside the fewest rounds."""
@@ -291,7 +320,8 @@ class _Rounds:
         records = self.recorded.get(pending.key)
         if records is None or not self.run.repeats(records, is_busy=mostly_disturbed(round_of)):
             return False
-        return self._has_time([pending.cell], max(0, FEWEST_REPLICATES - 1 - pending.replicate))
+        later = self._left(pending.replicate + 1, FEWEST_REPLICATES)
+        return self._has_time([pending.cell, *(each.cell for each in later)])
 
     def _measure(self, pending: PendingReplicate, position: int) -> None:
         """Measure a replicate; the records of the soundest attempt stand."""

@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,7 +52,8 @@ class Run:
     run_id: str
     scenario: Scenario
     cells: list[Cell]
-    ended_after: int | None = None
+    ended: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    """The rounds of each cell that the budget ended, by the cell's id."""
 
     @classmethod
     def create(
@@ -118,7 +119,7 @@ class Run:
             run_id=about.run_id,
             scenario=scenario,
             cells=cells,
-            ended_after=about.ended_after,
+            ended=about.ended,
         )
 
     @classmethod
@@ -144,21 +145,17 @@ class Run:
             )
         scenario = self.scenario.model_copy(update={"replicates": replicates, "budget": None})
         with claimed(self.folder):
-            changes = {"scenario": scenario.model_dump(mode="json"), "ended_after": None}
+            changes = {"scenario": scenario.model_dump(mode="json"), "ended": {}}
             write_about(self.folder, read_about(self.folder / RUN_NAME).model_copy(update=changes))
-        return dataclasses.replace(self, scenario=scenario, ended_after=None)
+        return dataclasses.replace(self, scenario=scenario, ended={})
 
-    @property
-    def rounds(self) -> int:
-        """The number of rounds: those of the scenario, or those that fitted into its budget."""
-        return self.ended_after or self.scenario.replicates
-
-    def ended(self, rounds: int) -> "Run":
-        """Return this run as one that its budget ended after some rounds."""
+    def end(self, cells: Iterable[Cell], rounds: int) -> "Run":
+        """Return this run without further rounds of some cells, for which its budget has no time."""
+        ended = {**self.ended, **{cell.cell_id: rounds for cell in cells}}
         with claimed(self.folder):
             about = read_about(self.folder / RUN_NAME)
-            write_about(self.folder, about.model_copy(update={"ended_after": rounds}))
-        return dataclasses.replace(self, ended_after=rounds)
+            write_about(self.folder, about.model_copy(update={"ended": ended}))
+        return dataclasses.replace(self, ended=ended)
 
     def discard(self) -> None:
         """Remove the folder of a run that measured nothing, because it would look like a result."""
@@ -183,7 +180,9 @@ class Run:
             if not (retry_failed and any(record.status is Status.FAILED for record in records))
         }
         scenario = self.scenario
-        work = schedule(self.cells, self.rounds, scenario.seed, scenario.fewer_replicates)
+        ended = {cell: self.ended[cell.cell_id] for cell in self.cells if cell.cell_id in self.ended}
+        rounds = scenario.fewer_replicates | ended
+        work = schedule(self.cells, scenario.replicates, scenario.seed, rounds)
         return [pending for pending in work if pending.key not in done]
 
     def repeats(self, records: Sequence[Record], *, is_busy: bool) -> bool:

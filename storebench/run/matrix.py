@@ -150,6 +150,8 @@ class MatrixWithoutLoop(Strict):
     replicates: Annotated[int, pydantic.Field(ge=1, le=MOST_REPLICATES)] | None = None
     """Fresh processes per cell of this matrix, fewer than those of the scenario. They run in its first rounds, and a run that
     is extended adds none. Default: the scenario's number."""
+    priority: Annotated[int, pydantic.Field(ge=1, le=9)] = 1
+    """1 for cells that the answer needs. Where a budget has no time for 5 rounds, cells of the highest number end first."""
     optional: bool = False
     """Leave the matrix out where this machine lacks the rights for `memory`, `readahead` or `tier`; otherwise refuse to run."""
 

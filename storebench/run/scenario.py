@@ -100,8 +100,9 @@ class Scenario(Strict):
     replicates: Annotated[int, pydantic.Field(ge=1, le=MOST_REPLICATES)] = 1
     """Fresh processes per cell, a fixed number. A matrix may have fewer."""
     budget: str | None = None
-    """The time for all replicates together, such as `12 min`. A round that would not fit is not begun. The first 5 rounds run
-    in any case, and building stores takes time of its own. `--replicates N` lifts it. Default: no limit."""
+    """The time for converting and all replicates, such as `12 min`. Where 5 rounds would not fit, cells of the highest
+    `priority` end first; those of priority 1 run 5 rounds in any case. Then a round that would not fit is not begun.
+    `--replicates N` lifts it. Default: no limit."""
     repeat_disturbed: bool = False
     """Measure a replicate again, at the end of its round and at most twice, if it did not hold its cache state, or if other
     work took more than 20% of the cores during it but not during most of its round. Other attempts are in
@@ -134,10 +135,6 @@ class Scenario(Strict):
             raise ValueError(
                 f"a matrix has {own} replicates, more than the scenario, which has {self.replicates}"
             )
-        if self.budget is not None and self.replicates <= FEWEST_REPLICATES:
-            raise ValueError(
-                f"budget needs more than {FEWEST_REPLICATES} replicates: the first {FEWEST_REPLICATES} rounds run in any case"
-            )
         cells = sum(matrix.most_cells for matrix in self.matrix)
         if cells > MOST_CELLS:
             raise ValueError(f"the axes make {cells:,} cells, more than {MOST_CELLS:,}; shorten one")
@@ -145,7 +142,7 @@ class Scenario(Strict):
 
     @property
     def budget_s(self) -> float | None:
-        """Seconds for all replicates together; None for no limit."""
+        """Seconds for converting and all replicates; None for no limit."""
         return None if self.budget is None else parse_duration(self.budget)
 
     @property
@@ -158,6 +155,15 @@ class Scenario(Strict):
             for cell in matrix.cells():
                 numbers[cell] = max(numbers[cell], matrix.replicates or self.replicates)
         return {cell: number for cell, number in numbers.items() if number < self.replicates}
+
+    @property
+    def priorities(self) -> dict[Cell, int]:
+        """The priority of each cell: a budget ends those of the highest number first."""
+        numbers: dict[Cell, int] = {}
+        for matrix in self.matrix:
+            for cell in matrix.cells():
+                numbers[cell] = min(matrix.priority, numbers.get(cell, matrix.priority))
+        return numbers
 
     def repeated(self, replicates: int) -> "Scenario":
         """Return this scenario with a fixed number of replicates, the same for every cell, and without a budget."""

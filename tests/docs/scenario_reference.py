@@ -37,7 +37,8 @@ its axes and its backends. Here these are 4 x 2 x 2 = 16 cells, and each cell is
 that several matrices describe is measured once. `storebench bench FILE.toml --dry-run` prints the cells and their
 bytes.
 
-A scenario can state the time that it may take. The first 5 rounds run in any case, and then as many as fit:
+A scenario, or `bench --budget`, can state the time that it may take. Five rounds of the cells of priority 1 run in any
+case; cells of a higher number end first, and then as many rounds run as fit:
 
 ```toml
 replicates = 12

@@ -178,7 +178,6 @@ def test_a_scenario_may_state_its_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("replicates = 12\n", "", "budget needs more than 5 replicates"),
         ("1.5 min", "1.5", "write a number with a unit, such as '90 s' or '12 min'"),
     ],
 )

@@ -1,0 +1,75 @@
+"""A run with a budget ends the cells that the answer needs least, and an interrupted one reports on its rounds."""
+
+import json
+import signal
+from collections import Counter
+from pathlib import Path
+
+from storebench.record.lines import RECORDS_NAME, read_records
+from tests.support.harness_tools import Bench, started, wait_for
+
+CELLS = """
+name = "budget"
+replicates = 6
+ceilings = false
+test_limit = 0
+""" + "".join(
+    f"""
+[[matrix]]
+dataset = "mnist"
+synthetic = true
+limit = {limit}
+compute = "none"
+model = "none"
+threads = 1
+backends = ["png", "lmdb"]
+cache = "warm"
+priority = {priority}
+"""
+    for limit, priority in ((320, 1), (256, 3), (192, 2))
+)
+
+
+def rounds(run: Path) -> Counter[int | None]:
+    return Counter(record.cell.data.limit for record in read_records(run))
+
+
+def test_cells_of_the_highest_number_end_first_and_the_answer_has_five_rounds(
+    bench: Bench, tmp_path: Path
+) -> None:
+    scenario, run, report = tmp_path / "budget.toml", tmp_path / "run", tmp_path / "report"
+    scenario.write_text(CELLS)
+    words = ("bench", scenario, "--stores", bench.stores, "--out", run)
+    done = bench.cli(*words, "--budget", "1 s", "--report", report)
+    assert done.returncode == 0, done.stderr
+    assert rounds(run) == {320: 10, 256: 2, 192: 2}
+    page = (report / "report.md").read_text()
+    assert "Undecided for want of time, 1 s" in page
+    assert "INCOMPLETE" not in page
+    again = bench.cli(*words, "--resume")
+    assert again.returncode == 0, again.stderr
+    assert rounds(run) == {320: 10, 256: 2, 192: 2}
+    more = bench.cli(*words, "--resume", "--replicates", "6")
+    assert more.returncode == 0, more.stderr
+    assert rounds(run) == {320: 12, 256: 12, 192: 12}
+
+
+def test_a_budget_that_is_not_used_up_changes_nothing(bench: Bench, tmp_path: Path) -> None:
+    scenario, run = tmp_path / "budget.toml", tmp_path / "run"
+    scenario.write_text(CELLS)
+    done = bench.cli("bench", scenario, "--stores", bench.stores, "--out", run, "--budget", "1 h")
+    assert done.returncode == 0, done.stderr
+    assert rounds(run) == {320: 12, 256: 12, 192: 12}
+    assert "ended" not in json.loads((run / "run.json").read_text())
+
+
+def test_an_interrupted_run_reports_on_what_it_has(bench: Bench, tmp_path: Path) -> None:
+    scenario, run, report = tmp_path / "budget.toml", tmp_path / "run", tmp_path / "report"
+    scenario.write_text(CELLS.replace("replicates = 6", "replicates = 900"))
+    words = ("bench", scenario, "--stores", bench.stores, "--out", run, "--report", report)
+    with started(bench, *words) as process:
+        wait_for(lambda: (run / RECORDS_NAME).is_file() and rounds(run).total() > len(CELLS.split("[[")))
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+    assert (report / "report.html").is_file()
+    assert "INCOMPLETE" in (report / "report.md").read_text()
