@@ -16,7 +16,6 @@ from storebench.datasets.folder import (
     TEST_FOLDERS,
     has_class_folders,
     is_left_out,
-    listed_files,
     open_class_folders,
 )
 from storebench.datasets.listing import Listings
@@ -26,8 +25,6 @@ from storebench.plain_text import text_of_name
 from storebench.settings.words import Split
 
 TRAIN_TAR = "ILSVRC2012_img_train.tar"
-VAL_TAR = "ILSVRC2012_img_val.tar"
-VAL_LIST = "val.txt"
 NAME = "imagenet"
 
 
@@ -35,8 +32,8 @@ def find(root: Path) -> Path | None:
     """Return the folder below the data folder `root` that holds any part of ImageNet, or None."""
     folder = root / "imagenet"
     by_class = any(has_class_folders(folder / split) for split in ("train", *TEST_FOLDERS))
-    here = [place for place in (folder, root) if any((place / tar).is_file() for tar in (TRAIN_TAR, VAL_TAR))]
-    return folder if by_class else next(iter(here), None)
+    here = (place for place in (folder, root) if (place / TRAIN_TAR).is_file())
+    return folder if by_class else next(here, None)
 
 
 def open_imagenet(
@@ -50,13 +47,9 @@ def open_imagenet(
     for name in TEST_FOLDERS:
         if has_class_folders(folder / name):
             return open_class_folders(NAME, split, folder / name, classes, image_size, listings)
-    if not (folder / VAL_TAR).is_file():
-        raise DataNotFoundError(
-            "ImageNet's validation split is not here",
-            where=folder,
-            hint=f"Put {VAL_TAR} and Caffe's {VAL_LIST} there, or class folders in val/.",
-        )
-    return _open_val_tar(folder / VAL_TAR, classes, image_size)
+    raise DataNotFoundError(
+        "ImageNet's validation split is not here", where=folder, hint="Put its class folders into val/."
+    )
 
 
 def _open_train(folder: Path, image_size: int | None, listings: Listings | None) -> Dataset:
@@ -72,7 +65,7 @@ def _open_train(folder: Path, image_size: int | None, listings: Listings | None)
     found = _train_members(path)
     classes = tuple(sorted(found))
     ordered = [(member, label) for label, wnid in enumerate(classes) for member in found[wnid]]
-    return TarDataset(Split.TRAIN, path, ordered, classes, image_size=image_size)
+    return TarDataset(path, ordered, classes, image_size)
 
 
 def _train_members(path: Path) -> dict[str, list[Member]]:
@@ -103,56 +96,15 @@ def _images(stream: BinaryIO, where: str, start: int = 0, end: int | None = None
     return sorted(found, key=lambda member: member.name)
 
 
-def _open_val_tar(path: Path, classes: tuple[str, ...] | None, image_size: int | None) -> Dataset:
-    with open_source(path) as stream:
-        found = _images(stream, str(path))
-    if not found:
-        raise CorruptDataError("holds no images", where=path, hint="Use the original archive.")
-    truth = _validation_classes(path.parent / VAL_LIST, [m.name.rpartition("/")[2] for m in found], classes)
-    names = classes or tuple(sorted(set(truth)))
-    index = {wnid: label for label, wnid in enumerate(names)}
-    kept = [(member, index[wnid]) for member, wnid in zip(found, truth, strict=True) if wnid in index]
-    left_out = len(found) - len(kept)
-    note = f"{left_out} images left out: the train split lacks their classes" if left_out else ""
-    return TarDataset(Split.TEST, path, kept, names, note, image_size)
-
-
-def _validation_classes(path: Path, names: Sequence[str], classes: Sequence[str] | None) -> list[str]:
-    """Return the class of every validation image, by its file name; without `classes`, they are named by their numbers."""
-    if not path.is_file():
-        raise DataNotFoundError(
-            "the classes of the validation images are not here",
-            where=path,
-            hint="Put val.txt of Caffe's caffe_ilsvrc12.tar.gz there, or class folders in val/; the devkit's MATLAB file "
-            "is not read.",
-        )
-    pairs = dict(listed_files(path))
-    missing = next((name for name in names if name not in pairs), None)
-    if missing is not None:
-        raise CorruptDataError(f"has no line for {missing}", where=path)
-    numbers = [pairs[name] for name in names]
-    width = max(4, len(str(max(numbers))))
-    known = classes or [f"class{number:0{width}d}" for number in range(max(numbers) + 1)]
-    if max(numbers) >= len(known):
-        raise CorruptDataError(
-            f"counts {max(numbers) + 1} classes, the train split has {len(known)}",
-            where=path,
-            hint="Put class folders in val/ instead.",
-        )
-    return [known[number] for number in numbers]
-
-
 class TarDataset(ImageFiles):
     """Serve the JPEGs of an archive by their offsets; each process opens the archive itself."""
 
     def __init__(
         self,
-        split: Split,
         path: Path,
         samples: Sequence[tuple[Member, int]],
         class_names: tuple[str, ...],
-        note: str = "",
-        image_size: int | None = None,
+        image_size: int | None,
     ) -> None:
         self._path = path
         self._spans = Spans([path])
@@ -161,11 +113,11 @@ class TarDataset(ImageFiles):
         self.labels = np.array([label for _, label in samples], dtype=np.int64)
         info = DatasetInfo(
             name=NAME,
-            split=split,
+            split=Split.TRAIN,
             count=len(samples),
             image_shape=images.square(None),
             class_names=class_names,
-            provenance=Provenance(origin=Origin.REAL, source=path.name, note=note),
+            provenance=Provenance(origin=Origin.REAL, source=path.name),
             fingerprint="",
         )
         sizes = images.sizes_of(images.probed_headers(self._read, len(samples)))

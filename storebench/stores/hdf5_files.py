@@ -266,7 +266,7 @@ def _reads(path: Path) -> Iterator[Prepare]:
 
 def _layout(data: Any) -> str:
     if not data.chunks:
-        return "a virtual data set" if data.is_virtual else "contiguous"
+        return "contiguous"
     filters = " and ".join(name or str(code) for code, name in filters_of(data)) or "not compressed"
     return f"chunks of {_shape(data.chunks)}, {data.compression or filters}"
 

@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 
 from storebench.datasets.base import Image
-from storebench.datasets.containers.base import IMAGE_FIELDS, Container, Labels, listed, reading_file
+from storebench.datasets.containers.base import IMAGE_FIELDS, Container, Labels, reading_file
 from storebench.datasets.containers.pixels import image_or_pixels, refuse_large
 from storebench.errors import CorruptDataError, MissingDependencyError
 
@@ -93,38 +93,18 @@ def arrays_in(file: Any) -> dict[str, Any]:
         if item is None:
             arrays[name] = f"a link to {link.path if isinstance(link, h5py.SoftLink) else link.filename}"
         elif isinstance(item, h5py.Dataset) and item.shape and not name.startswith(_CELLS):
-            arrays[name] = elsewhere(item) or item
+            arrays[name] = _elsewhere(item) or item
         return True if len(arrays) >= _MOST_ARRAYS else None
 
     file.visititems_links(visit)
     return arrays
 
 
-def elsewhere(data: Any) -> str:
-    """Return what an array is whose values are not all in its file; "" if they are."""
+def _elsewhere(data: Any) -> str:
+    """Return what an array is whose values may be in other places than itself; "" for all others."""
     if data.external:
         return f"in the file {data.external[0][0]}"
-    if not data.is_virtual:
-        return ""
-    parts = data.virtual_sources()
-    here = (".", posixpath.basename(data.file.filename))
-    names = [f"{part.file_name}:{part.dset_name}" for part in parts if part.file_name not in here]
-    sources = {part.dset_name: data.file.get(part.dset_name) for part in parts if part.file_name in here}
-    names += [name for name, source in sources.items() if source is None or elsewhere(source)]
-    return (
-        f"a virtual data set with values that are not in this file ({listed(names)})"
-        if names or _has_gaps(data)
-        else ""
-    )
-
-
-def _has_gaps(data: Any) -> bool:
-    """Return whether a row of a virtual data set is not mapped as a whole; what is mapped twice counts once."""
-    mapped = np.zeros(len(data), np.int64)
-    boxes = {part.vspace.get_select_bounds() for part in data.virtual_sources()}
-    for low, high in boxes:
-        mapped[low[0] : high[0] + 1] += math.prod(np.subtract(high, low)[1:] + 1)
-    return bool((mapped < data.size // len(data)).any())
+    return "a virtual data set" if data.is_virtual else ""
 
 
 def _may_hold_images(name: str, data: Any) -> bool:
@@ -137,7 +117,7 @@ def checked_array(name: str, arrays: dict[str, Any], path: Path) -> Any:
     if isinstance(data, str):
         hint = "Copy its values into one array of this file."
         raise CorruptDataError(f"{name} is {data}, which is not read", where=path, hint=hint)
-    for code in (code for source in _sources(data) for code, _ in filters_of(source)):
+    for code, _ in filters_of(data):
         if not h5py.h5z.filter_avail(code):
             what = f"{name} needs the filter {code} of HDF5, which is not installed"
             raise MissingDependencyError(what, where=path, hint="Run: pip install hdf5plugin.")
@@ -146,14 +126,6 @@ def checked_array(name: str, arrays: dict[str, Any], path: Path) -> Any:
         what = f"{name} is a {kind.decode()} of MATLAB, which is not read"
         raise CorruptDataError(what, where=path, hint="Save it as an array of numbers.")
     return data
-
-
-def _sources(data: Any) -> list[Any]:
-    """Return the arrays of this file that hold the values of a virtual one, or of another array."""
-    if not data.is_virtual:
-        return [data]
-    names = {part.dset_name for part in data.virtual_sources()}
-    return [source for name in names for source in _sources(data.file[name])]
 
 
 def filters_of(data: Any) -> list[tuple[int, str]]:

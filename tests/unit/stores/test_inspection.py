@@ -60,15 +60,6 @@ def _groups(path: Path) -> Path:
     return path
 
 
-def _virtual(path: Path) -> Path:
-    with h5py.File(path, "w") as file:
-        file["train/part"] = PIXELS
-        layout = h5py.VirtualLayout((480, *PIXELS.shape[1:]), np.uint8)
-        layout[:240] = layout[240:] = h5py.VirtualSource(file["train/part"])
-        file.create_virtual_dataset("x", layout)
-    return path
-
-
 HEAP = "values of varying length, each in HDF5's heap behind a reference; the references contiguous"
 EACH = "one data set per sample, contiguous"
 
@@ -103,10 +94,6 @@ HDF5: dict[str, tuple[Callable[[Path], Path], dict[str, Any]]] = {
     "rows in single chunks": (
         lambda path: _in_file(path, x={"data": PIXELS, "chunks": (1, 48, 48, 3), "compression": "gzip"}),
         {"samples": 240, "layout": "chunks of 1x48x48x3, gzip", "advice": None},
-    ),
-    "a virtual data set of the file itself": (
-        _virtual,
-        {"name": "x", "samples": 480, "content": "uint8 48x48x3", "unread": ""},
     ),
 }  # fmt: skip
 
