@@ -37,18 +37,18 @@ class Communication:
     link: Link | None = None
 
 
+# Time for messages of the chosen size; `FEWEST_MESSAGES` are sent even if they take longer.
 BUDGET_S = 0.2
-"""Time for messages of the chosen size; `FEWEST_MESSAGES` are sent even if they take longer."""
 
 FEWEST_MESSAGES = 5
 MOST_MESSAGES = 30
 
 _LEAST_BYTES, _MOST_BYTES = 1 << 16, 1 << 22
+# Messages that take at least this long are long enough to measure the bandwidth.
 _LONG_S = 0.01
-"""Messages that take at least this long are long enough to measure the bandwidth."""
 
+# Messages of each size that are tried. The fastest counts: one that was held up says nothing about its size.
 _SIZE_TRIALS = 3
-"""Messages of each size that are tried. The fastest counts: one that was held up says nothing about its size."""
 
 _SMALL_BYTES = 8
 _SMALL_TRIALS, _SMALL_IN_A_ROW = 5, 20
@@ -101,13 +101,13 @@ def _message_s(group: Group, device: torch.device, size: int, count: int = 1) ->
 
 
 BARRIERS = 50
+# The first barriers connect the ranks.
 _UNTIMED = 5
-"""The first barriers connect the ranks."""
 
 FEWEST_PAIRS = 5
 MOST_PAIRS = 40
+# Time for the pairs of one replicate; `FEWEST_PAIRS` are run even if they take longer.
 PAIRS_BUDGET_S = 1.5
-"""Time for the pairs of one replicate; `FEWEST_PAIRS` are run even if they take longer."""
 
 
 def communication(step: Step, group: Group, batch_size: int) -> Communication | None:

@@ -33,7 +33,6 @@ class Exchange:
         return 1 / own if own else 0.0
 
     def forward(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Return the logits."""
         logits: torch.Tensor = self.network(pixels)
         return logits
 
@@ -145,17 +144,13 @@ class RankStep(CpuStep, Exchanging):
 
     def rehearse(self) -> None:
         """Run forward, backward and exchange without learning anything."""
-        self._sum_of_losses().backward()  # type: ignore[no-untyped-call]
-        self._exchange.finish()
-        self._optimizer.forget_gradients()
+        self.rehearsal_s(synchronised=True)
 
     @property
     def gradient_bytes(self) -> int:
-        """Bytes of the gradients of all parameters."""
         return sum(parameter.numel() * parameter.element_size() for parameter in self.network.parameters())
 
     def rehearsal_s(self, *, synchronised: bool) -> float:
-        """Return the seconds of forward and backward on the last batch, with or without an exchange."""
         self._optimizer.forget_gradients()
         start = time.perf_counter()
         with contextlib.nullcontext() if synchronised else self._exchange.without():
@@ -199,7 +194,6 @@ class EmulatedRankStep(EmulatedStep, Exchanging):
         self._gradients = torch.zeros(parameters)
 
     def compute(self) -> None:
-        """Sleep and exchange."""
         self._step(self.sync)
 
     @property
@@ -208,7 +202,6 @@ class EmulatedRankStep(EmulatedStep, Exchanging):
         return self._gradients.numel() * self._gradients.element_size()
 
     def rehearsal_s(self, *, synchronised: bool) -> float:
-        """Return the seconds of a step, with or without an exchange."""
         start = time.perf_counter()
         self._step(self.sync if synchronised else Sync.NONE)
         return time.perf_counter() - start

@@ -29,14 +29,17 @@ from storebench.ranks.sharing import SharedLoader
 from storebench.record.schema import DataStoreFacts
 from storebench.settings.words import Fill
 
+# The rank that holds each sample in memory, int32 [count].
 Owners = npt.NDArray[np.int32]
-"""The rank that holds each sample in memory, int32 [count]."""
-
-Positions = npt.NDArray[np.intp]
-"""Positions in an array, int64 [n]."""
-
+# The owner of a sample that no rank holds.
 NOBODY = -1
-"""Stands for the owner of a sample that no rank holds."""
+# Positions in an array, int64 [n], and bytes of samples, int64 [n].
+Positions = npt.NDArray[np.intp]
+ByteCounts = npt.NDArray[np.int64]
+# Messages of so many steps have different tags.
+_TAGS = 1024
+# Samples per read of a preload.
+PRELOAD_SAMPLES = 64
 
 
 def block_owners(count: int, ranks: int) -> Owners:
@@ -80,10 +83,6 @@ def transfer_of(pieces: Sequence[Indices], owners: Owners, rank: int) -> Transfe
     )
 
 
-ByteCounts = npt.NDArray[np.int64]
-"""Bytes of samples, int64 [n]."""
-
-
 class HeldSamples(ABC):
     """Samples in the memory of their owner."""
 
@@ -94,7 +93,6 @@ class HeldSamples(ABC):
 
     @property
     def missing(self) -> int:
-        """Number of own samples that are not in memory yet."""
         return len(self.own) - int(np.count_nonzero(self._kept))
 
     @abstractmethod
@@ -135,7 +133,6 @@ class HeldPixels(HeldSamples):
         self.held_bytes += len(rows) * self._pixels[:1].nbytes
 
     def pack(self, samples: Indices) -> Bytes:
-        """Return a copy of own samples, uint8 [n * H * W * C]."""
         return self._pixels[self._places(samples)].reshape(-1)
 
     def put(self, samples: Indices, rows: Positions, out: Batch) -> None:
@@ -160,12 +157,10 @@ class HeldPayloads(HeldSamples):
             self.held_bytes += len(payload)
 
     def pack(self, samples: Indices) -> Bytes:
-        """Return own payloads, concatenated."""
         joined = bytearray().join(self.payloads(samples))
         return np.frombuffer(joined, np.uint8)
 
     def payloads(self, samples: Indices) -> list[bytes]:
-        """Return own payloads."""
         return [self._payloads[place] for place in self._places(samples)]
 
 
@@ -181,9 +176,6 @@ def joined_sizes(parts: Sequence[ByteCounts], owners: Owners) -> ByteCounts:
     for rank, own in enumerate(parts):
         sizes[owners == rank] = own
     return sizes
-
-
-_TAGS = 1024
 
 
 class Messages:
@@ -301,7 +293,6 @@ class Deliveries:
         return current
 
     def _post(self) -> None:
-        """Post the messages of the next step, if there is one."""
         transfer = next(self._transfers, None)
         if transfer is None:
             return
@@ -331,10 +322,6 @@ class Deliveries:
         for content in contents:
             self._traffic.take(-content.nbytes)
         return waited_ns
-
-
-PRELOAD_SAMPLES = 64
-"""Samples per read of a preload."""
 
 
 class DataStore:
@@ -372,7 +359,6 @@ class DataStore:
             self._seal()
 
     def serve(self, plan: EpochPlan, batches: Iterator[LoadedBatch]) -> Iterator[LoadedBatch]:
-        """Yield the batches of an epoch, exchanging their samples on the way."""
         assert plan.everyone is not None
         assert self._messages is not None
         self._traffic = Traffic()
@@ -464,7 +450,6 @@ class DataStore:
             raise CellFailedError(refused)
 
     def _own(self, owners: Owners) -> None:
-        """Allocate memory for the samples that this rank owns."""
         self._owners = owners
         own = np.flatnonzero(owners == self._rank).astype(np.int64)
         self._held = HeldPixels(own, self._source.image_shape) if self._pixels else HeldPayloads(own)
@@ -519,11 +504,9 @@ class DataStoreReader(Reader):
             self._source.close()
 
     def spread(self, work: Callable[[int], None], count: int) -> None:
-        """Run calls in the threads of the store's reader, if it has any."""
         self._source.spread(work, count)
 
     def notes(self) -> dict[str, str]:
-        """Return the notes of the store's reader."""
         return self._source.notes() if self._notes is None else self._notes
 
     def _plan(self, batches: Sequence[Indices]) -> None:
@@ -581,7 +564,6 @@ class StoreLoader(SharedLoader):
         yield from self._data.serve(plan, with_empty_batches(made, plan.batches, shape))
 
     def close(self) -> list[ReaderReport]:
-        """Close the reader and free the memory."""
         if self._data is None:
             return []
         data, self._data = self._data, None
@@ -591,9 +573,7 @@ class StoreLoader(SharedLoader):
 
     @property
     def filled(self) -> bool:
-        """Whether every sample is in memory."""
         return self._data is not None and self._data.filled
 
     def close_epoch(self) -> DataStoreFacts | None:
-        """Return the facts of the last epoch."""
         return None if self._data is None else self._data.close_epoch()

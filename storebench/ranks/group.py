@@ -12,9 +12,10 @@ from storebench.system.processes import fork_when_settled
 if TYPE_CHECKING:  # a process that is alone does not load it
     from torch._C._distributed_c10d import TCPStore
 
+# Time to reach the rendezvous, which is there before any rank is started.
 CONNECT_S = 8.0
-"""Time to reach the rendezvous, which is there before any rank is started."""
 
+# Words of torch.distributed's errors when another rank has gone, in lower case.
 _LOST = (
     "connection closed by peer",
     "connection reset by peer",
@@ -23,7 +24,6 @@ _LOST = (
     "gloo",
     "nccl",
 )
-"""Words of torch.distributed's errors when another rank has gone, in lower case."""
 
 T = TypeVar("T")
 
@@ -67,33 +67,28 @@ class TorchGroup(Group):
         self._dist = dist
 
     def barrier(self) -> None:
-        """Wait until every rank is here."""
         with self._progress.waiting():
             self._dist.barrier()
 
     def gather(self, value: T) -> list[T] | None:
-        """Return the values of all ranks, in their order, on rank 0; None on the others."""
         places: list[T | None] | None = [None] * self.membership.ranks if self.membership.leads else None
         with self._progress.waiting():
             self._dist.gather_object(value, places)
         return cast("list[T] | None", places)
 
     def exchange(self, value: T) -> list[T]:
-        """Return the values of all ranks, in their order, on every rank."""
         places: list[T | None] = [None] * self.membership.ranks
         with self._progress.waiting():
             self._dist.all_gather_object(places, value)
         return cast("list[T]", places)
 
     def broadcast(self, value: T) -> T:
-        """Return the value of rank 0 on every rank."""
         places = [value]
         with self._progress.waiting():
             self._dist.broadcast_object_list(places, src=0)
         return places[0]
 
     def close(self) -> None:
-        """Leave the group when all ranks do."""
         self.barrier()
         self._dist.destroy_process_group()
 
@@ -155,5 +150,5 @@ def lost_another(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(lost in words for lost in _LOST)
 
 
+# The group of a process that has no others.
 ALONE = Group()
-"""The group of a process that has no others."""

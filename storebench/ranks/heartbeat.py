@@ -41,7 +41,6 @@ class Position(NamedTuple):
 
     @property
     def waiting(self) -> bool:
-        """Whether it waits for the other ranks."""
         return self.waits % 2 == 1
 
     @property
@@ -79,7 +78,6 @@ class RankProgress:
         self._write()
 
     def batch(self) -> None:
-        """Count a batch of the phase."""
         self._batches += 1
         self._write()
 

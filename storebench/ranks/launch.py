@@ -53,12 +53,10 @@ class Team:
 
     @property
     def local_ranks(self) -> int:
-        """Ranks on each node."""
         return self.ranks // self.nodes
 
     @property
     def here(self) -> range:
-        """Numbers of the ranks on this node."""
         first = self.node * self.local_ranks
         return range(first, first + self.local_ranks)
 
@@ -167,8 +165,6 @@ def _is_stopped(pid: int) -> bool:
 
 
 class RankWatch:
-    """Watch a job of ranks."""
-
     def __init__(
         self, folder: Path, team: Team, *, stall_s: float, timeout_s: float, tell: Tell = tell_nobody
     ) -> None:

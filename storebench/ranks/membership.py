@@ -22,7 +22,6 @@ class Membership:
 
     @property
     def alone(self) -> bool:
-        """Whether the job has no other rank."""
         return self.ranks == 1
 
     @property
@@ -36,7 +35,6 @@ class Membership:
         return self.local_rank == 0
 
     def __str__(self) -> str:
-        """Return the rank and the node in words."""
         return f"rank {self.rank} on node {self.node}"
 
 

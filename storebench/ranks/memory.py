@@ -8,11 +8,11 @@ from storebench.record.schema import Cell
 from storebench.settings.words import Share
 from storebench.units import rounded_bytes
 
+# Steps per rank whose messages may be in flight at once.
 STEPS_UNDER_WAY = 2
-"""Steps per rank whose messages may be in flight at once."""
 
+# Bytes of each rank's tables per sample of the store: its owner, its size and its label.
 TABLE_BYTES = 4 + 8 + 8
-"""Bytes of each rank's tables per sample of the store: its owner, its size and its label."""
 
 
 def needed_bytes(count: int, size: int, *, ranks: int, local_ranks: int, batch_size: int) -> int:

@@ -1,5 +1,6 @@
 """One reader per node: the first rank there reads for the others, and sends what was read to them."""
 
+import contextlib
 import dataclasses
 import itertools
 import os
@@ -45,39 +46,33 @@ class Line:
         self._other = other
         self._progress = progress
 
-    def send(self, message: Any) -> None:
-        """Send a message."""
+    @contextlib.contextmanager
+    def _talking(self, *, waits: bool = False) -> Iterator[None]:
         try:
-            self._connection.send_bytes(pickle.dumps(message))
-        except OSError as error:
-            raise _lost(self._other) from error
-
-    def receive(self) -> Any:
-        """Wait for the next message."""
-        try:
-            with self._progress.waiting():
-                content = self._connection.recv_bytes()
-        except (EOFError, OSError) as error:
-            raise _lost(self._other) from error
-        return pickle.loads(content)  # noqa: S301 - a rank of the same job wrote it, and proved that it is one
-
-    def send_file(self, handle: int) -> None:
-        """Send an open file; raises as `send` does."""
-        try:
-            send_handle(self._connection, handle, 0)  # the process id matters on Windows only
-        except OSError as error:
-            raise _lost(self._other) from error
-
-    def receive_file(self) -> int:
-        """Wait for an open file, and return its descriptor in this process; raises as `receive` does."""
-        try:
-            with self._progress.waiting():
-                return recv_handle(self._connection)
+            with self._progress.waiting() if waits else contextlib.nullcontext():
+                yield
         except (EOFError, OSError, RuntimeError) as error:
             raise _lost(self._other) from error
 
+    def send(self, message: Any) -> None:
+        with self._talking():
+            self._connection.send_bytes(pickle.dumps(message))
+
+    def receive(self) -> Any:
+        with self._talking(waits=True):
+            content = self._connection.recv_bytes()
+        return pickle.loads(content)  # noqa: S301 - a rank of the same job wrote it, and proved that it is one
+
+    def send_file(self, handle: int) -> None:
+        with self._talking():
+            send_handle(self._connection, handle, 0)  # the process id matters on Windows only
+
+    def receive_file(self) -> int:
+        """Wait for an open file, and return its descriptor in this process."""
+        with self._talking(waits=True):
+            return recv_handle(self._connection)
+
     def close(self) -> None:
-        """Close the connection."""
         self._connection.close()
 
 
@@ -124,8 +119,8 @@ def _lost(other: str) -> LostRankError:
     return LostRankError(f"{other}, which shares batches with this rank, has ended")
 
 
+# Batches of a node that fit into the shared memory.
 HALVES = 2
-"""Batches of a node that fit into the shared memory."""
 
 _NONE = np.empty(0, np.int64)
 
@@ -161,12 +156,10 @@ class NodeLoader(SharedLoader):
         return [opened]
 
     def epoch(self, plan: EpochPlan) -> Iterator[LoadedBatch]:
-        """Serve the plan's batches in order, each when the reader has filled it."""
         assert self._side is not None, "the loader is open"
         return self._side.epoch(plan)
 
     def close(self) -> list[ReaderReport]:
-        """Close the reader, the connections and the memory."""
         if self._side is None:
             return []
         side, self._side = self._side, None

@@ -14,13 +14,12 @@ from storebench.probes.code import cell_environment
 from storebench.ranks.membership import Membership
 from storebench.system import processes
 
+# Time for the nodes of a run to reach the first one, from the start of each.
 REACH_S = 60.0
-"""Time for the nodes of a run to reach the first one, from the start of each."""
-
 _MOST_PORT = 65_533  # two more follow
 _END_S = 3.0
+# Time after which a wait on the board begins anew, so that the loss of the first node is noticed.
 _PATIENCE_S = 5.0
-"""Time after which a wait on the board begins anew, so that the loss of the first node is noticed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +103,6 @@ class Board:
         self.close()
 
     def set(self, key: str, value: Mapping[str, Any]) -> None:
-        """Tell all nodes a value."""
         self._command({"set": [key, json.dumps(value)]})
 
     def get(self, key: str, timeout_s: float | None = None) -> dict[str, Any] | None:

@@ -9,11 +9,11 @@ from storebench.formats.base import Indices
 from storebench.ranks.membership import Membership
 from storebench.settings.words import TrainerData
 
+# Share of a trainer's samples that is held out of training, for scoring networks.
 HELD_OUT_FRAC = 0.1
-"""Share of a trainer's samples that is held out of training, for scoring networks."""
 
+# Words that separate the random streams of one seed. The order of an epoch uses the epoch's number in their place.
 _SEEDS, _PARTS, _PAIRS = 0x4C544601, 0x4C544602, 0x4C544603
-"""Words that separate the random streams of one seed. The order of an epoch uses the epoch's number in their place."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +48,6 @@ class Trainer:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TrainerSamples:
-    """The samples of a trainer."""
-
     training: Indices
     held_out: Indices
 

@@ -22,7 +22,6 @@ from storebench.probes.throttle import EmulatedTier
 from storebench.ranks.group import ALONE, Group
 from storebench.ranks.heartbeat import NO_PROGRESS, RankProgress
 from storebench.ranks.membership import Membership
-from storebench.ranks.sharing import shared_loader
 from storebench.ranks.trainers import Trainer, seed_of
 from storebench.record.manifest import Manifest
 from storebench.record.schema import Cell, CodeFacts
@@ -222,4 +221,10 @@ def _loader(cell: Cell, job: LoadJob, group: Group, progress: RankProgress) -> L
 
             return ReceivingLoader(job, workers=cell.workers, pin=pin)
         return get_loader(cell.loader)(job, workers=cell.workers, pin=pin)
-    return shared_loader(cell.share, job, group=group, progress=progress, workers=cell.workers, pin=pin)
+    if cell.share is Share.NODE:
+        from storebench.ranks.node_loader import NodeLoader
+
+        return NodeLoader(job, group=group, progress=progress, workers=cell.workers, pin=pin)
+    from storebench.ranks.data_store import StoreLoader
+
+    return StoreLoader(job, group=group, progress=progress, workers=cell.workers, pin=pin)

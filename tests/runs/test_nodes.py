@@ -43,7 +43,7 @@ def slurm(node: int, nodes: int = 2) -> dict[str, str]:
     """Return the variables that srun sets for the one task of a node."""
     return {
         "SLURM_PROCID": str(node),
-        "SLURM_NTASKS": str(nodes),
+        "SLURM_STEP_NUM_TASKS": str(nodes),
         "SLURM_LOCALID": "0",
         "SLURM_NODEID": str(node),
         "SLURM_TASKS_PER_NODE": f"1(x{nodes})",
