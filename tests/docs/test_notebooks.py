@@ -1,10 +1,7 @@
 """The notebooks run from start to end on the reference results, and show plots."""
 
-import re
-
 import pytest
 
-from tests.docs.command_line import options_of
 from tests.docs.doc_files import ROOT
 from tests.docs.notebooks import MOST_BYTES, NOTEBOOKS, executed_together
 
@@ -17,9 +14,3 @@ def test_the_notebooks_run() -> None:
         assert [one.text for one in outputs if one.get("name") == "stderr"] == [], path
         assert any("image/png" in one.get("data", {}) for one in outputs), path
         assert path.stat().st_size < MOST_BYTES
-        text = "\n".join(cell.source for cell in book.cells if cell.cell_type == "markdown")
-        for shown in re.findall(r"`storebench ([^`]+)`", text):
-            words = shown.replace('"', "").split()
-            assert {word for word in words if word.startswith("-")} <= options_of(words)
-        for target in re.findall(r"\]\(([^)#]+)", text):
-            assert (path.parent / target).exists(), target

@@ -12,17 +12,15 @@ import shutil
 import signal
 import struct
 import subprocess
-import sys
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.support.quick_cli import Command, CommandServer
 
 SOURCE = Path(__file__).with_name("faults.c")
-STOREBENCH = (sys.executable, "-m", "storebench")
 
 KINDS = ("kill", "torn", "power", "full", "eio", "int", "hup", "read")
 """What may happen at an operation; "read" is EIO from a call that reads, all others happen at calls that write."""
@@ -102,7 +100,6 @@ class Ending:
     in_main: bool = False
     orphans: tuple[str, ...] = ()
     segments: tuple[Path, ...] = ()
-    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -144,27 +141,25 @@ def run(
     library: Library | None = None,
     fault: Fault | None = None,
     *,
-    variables: Mapping[str, str] | None = None,
-    server: CommandServer | None = None,
+    server: CommandServer,
 ) -> Ending:
     """Run `command` in ``place.work`` and return how it ended, once all its processes have gone."""
     token = f"FAULTS_TOKEN={uuid.uuid4().hex}"
-    env = _environment(place, token) | dict(variables or {})
+    env = _environment(place, token)
     (place.folder / "control").write_bytes(bytes(_CONTROL_BYTES))
     (place.folder / "calls").write_bytes(b"")
     if library is not None:
         env |= library.environment(place, fault)
-    started = time.monotonic()
     with (
         (place.folder / "stdout").open("wb") as out,
         (place.folder / "stderr").open("wb") as err,
         _mapped(place.folder / "control") as control,
     ):
-        process = _start(command, place, env, (out.fileno(), err.fileno()), server)
+        streams = out.fileno(), err.fileno()
+        process = server.start(*command, cwd=place.work, env=env, streams=streams, session=True)
         family = _Family(token=token)
         code = _wait(process, control, family)
         orphans = _end_orphans(family)
-        seconds = time.monotonic() - started
         _, main, fired, down, *_ = _CONTROL.unpack_from(control)
     log = _read_log(place.folder / "calls")
     if fault is not None and fault.kind == "power" and fault.at > len(log.calls):
@@ -181,29 +176,6 @@ def run(
         in_main=fired != 0 and fired == main,
         orphans=orphans,
         segments=log.segments,
-        seconds=seconds,
-    )
-
-
-def _start(
-    command: Sequence[str],
-    place: Place,
-    env: Mapping[str, str],
-    streams: tuple[int, int],
-    server: CommandServer | None,
-) -> subprocess.Popen[bytes] | Command:
-    """Start a command in a session of its own."""
-    if server is not None and tuple(command[:3]) == STOREBENCH:
-        return server.start(*command[3:], cwd=place.work, env=env, streams=streams, session=True)
-    out, err = streams
-    return subprocess.Popen(
-        command,
-        cwd=place.work,
-        env=env,
-        stdin=subprocess.DEVNULL,
-        stdout=out,
-        stderr=err,
-        start_new_session=True,
     )
 
 
@@ -260,7 +232,7 @@ class _Family:
             time.sleep(0.02)
 
 
-def _wait(process: subprocess.Popen[bytes] | Command, control: mmap.mmap, family: _Family) -> int | None:
+def _wait(process: Command, control: mmap.mmap, family: _Family) -> int | None:
     """Wait for the end of a command; after a power cut end all of its processes, and a hanging one after a while."""
     deadline = time.monotonic() + HUNG_S
     while True:

@@ -4,7 +4,6 @@ import itertools
 import random
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,27 +33,10 @@ class Counted:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Point:
-    """A fault that was planted."""
-
-    verb: str
-    fault: Fault
-    call: Call
-    ending: Ending
-    problems: tuple[str, ...]
-    seconds: float
-
-    def __str__(self) -> str:
-        return f"{self.verb}: {self.fault} ({self.call.name} {self.call.path.name})"
-
-
 class Trials:
     """Plant faults into commands, each in a folder of its own."""
 
-    def __init__(
-        self, library: Library, folder: Path, *, keep: bool = False, server: CommandServer | None = None
-    ) -> None:
+    def __init__(self, library: Library, folder: Path, *, keep: bool, server: CommandServer) -> None:
         self._library, self._folder, self._keep, self._server = library, folder, keep, server
 
     def count(self, verb: Verb) -> Counted:
@@ -73,9 +55,8 @@ class Trials:
         finally:
             place.remove()
 
-    def plant(self, verb: Verb, fault: Fault, call: Call) -> Point:
-        """Let `fault` happen in a command, run the command that goes on, and judge both."""
-        started = time.monotonic()
+    def plant(self, verb: Verb, fault: Fault) -> list[str]:
+        """Let `fault` happen in a command, run the command that goes on, and return what is wrong with both."""
         place = self._place(verb)
         ending = self._run(verb.command(place.work), place, self._library, fault)
         problems = [
@@ -99,14 +80,7 @@ class Trials:
             problems.append(f"kept in {place.folder}")
         else:
             place.remove()
-        return Point(
-            verb=verb.name,
-            fault=fault,
-            call=call,
-            ending=ending,
-            problems=tuple(problems),
-            seconds=time.monotonic() - started,
-        )
+        return problems
 
     def _run(
         self,
@@ -142,15 +116,15 @@ def _judged(judge: Callable[[], list[str]]) -> list[str]:
         return [f"{type(error).__name__}: {error}"]
 
 
-def choose(verb: Verb, counted: Counted, points: int, seed: int) -> list[tuple[Fault, Call]]:
+def choose(verb: Verb, counted: Counted, kinds: Sequence[str], points: int) -> list[tuple[Fault, Call]]:
     """Return `points` different faults with their operations, spread evenly; fewer where there are not as many."""
-    rng = random.Random(f"{seed}:{verb.name}")
-    kinds: list[str] = []
-    while len(kinds) < points:
-        kinds += rng.sample(verb.kinds, len(verb.kinds))
+    rng = random.Random(verb.name)
+    drawn: list[str] = []
+    while len(drawn) < points:
+        drawn += rng.sample(kinds, len(kinds))
     taken: set[Fault] = set()
     chosen: list[tuple[Fault, Call]] = []
-    for number, kind in enumerate(kinds[:points]):
+    for number, kind in enumerate(drawn[:points]):
         calls = thinned(counted.of(kind))
         first = int((number * _GOLDEN) % 1 * len(calls))
         free = ((Fault(kind=kind, at=call.number), call) for call in (*calls[first:], *calls[:first]))

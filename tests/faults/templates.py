@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.faults.engine import STOREBENCH, Place, run
+from tests.faults.engine import Place, run
 from tests.support.quick_cli import CommandServer
 
 STORES = {
@@ -37,20 +37,16 @@ epochs = 2
 """
 
 
-def storebench(*words: str) -> list[str]:
-    return [*STOREBENCH, *words]
-
-
 class Templates:
     """What commands start from, made once by commands without faults: stores, a run, a report."""
 
-    def __init__(self, folder: Path, server: CommandServer | None = None) -> None:
+    def __init__(self, folder: Path, server: CommandServer) -> None:
         self._folder, self._server = folder, server
         self._made: set[str] = set()
 
     def stores(self, work: Path, *backends: str) -> Path:
         """Put the stores of `backends` into `work` and return the folder that they are in."""
-        made = self._work("stores", storebench("convert", *STORES, *SAMPLES, "--out", "stores"))
+        made = self._work("stores", ["convert", *STORES, *SAMPLES, "--out", "stores"])
         for backend in backends:
             part = Path("stores", SAMPLES_ID, STORES[backend])
             shutil.copytree(made / part, work / part)
@@ -66,7 +62,7 @@ class Templates:
 
     def report(self, work: Path) -> Path:
         """Put the report of the run into `work` and return its folder."""
-        made = self._made_from_run("report", storebench("report", "run", "--out", "report"))
+        made = self._made_from_run("report", ["report", "run", "--out", "report"])
         shutil.copytree(made / "report", work / "report")
         return work / "report"
 
@@ -97,4 +93,4 @@ def scenario(more: str = 'backends = ["lmdb"]', replicates: int = 1, compute: st
 
 
 def bench_command(*words: str) -> list[str]:
-    return storebench("bench", "scenario.toml", "--stores", "stores", "--out", "run", *words)
+    return ["bench", "scenario.toml", "--stores", "stores", "--out", "run", *words]

@@ -5,10 +5,8 @@ import shutil
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
 
-from storebench.record.manifest import MANIFEST_NAME
-from tests.faults.engine import KINDS, Ending
+from tests.faults.engine import Ending
 from tests.faults.invariants import (
     complete_run_problems,
     failures_name_a_file,
@@ -25,7 +23,6 @@ from tests.faults.templates import (
     Templates,
     bench_command,
     scenario,
-    storebench,
 )
 from tests.support.step_tables import split
 
@@ -38,7 +35,6 @@ class Verb(ABC):
     templates: Templates
     points: int
     sample: int
-    kinds: tuple[str, ...] = KINDS
     normal: int = 0
     known: dict[str, list[bytes]] = field(default_factory=dict)
 
@@ -81,7 +77,7 @@ class Convert(Verb):
         pass
 
     def command(self, work: Path) -> list[str]:
-        return storebench("convert", self.backend, *SAMPLES, "--out", "stores", "--processes", "1")
+        return ["convert", self.backend, *SAMPLES, "--out", "stores", "--processes", "1"]
 
     def after_fault(self, work: Path, ending: Ending) -> list[str]:
         return store_problems(self.store(work), absent=True)
@@ -115,24 +111,6 @@ class Force(Convert):
             [] if built == [False] else ["the next convert built a store although there was a whole one"]
         )
         return self.complete(work) + rebuilt
-
-
-@dataclass(kw_only=True)
-class Damaged(Convert):
-    """``convert`` where a store is damaged: it is rebuilt."""
-
-    def prepare(self, work: Path) -> None:
-        store = self.templates.stores(work, self.backend) / STORES[self.backend]
-        data = max(
-            (path for path in store.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size
-        )
-        with data.open("r+b") as file:
-            file.truncate(data.stat().st_size // 2)
-
-    def after_fault(self, work: Path, ending: Ending) -> list[str]:
-        found = store_problems(self.store(work))
-        # It was not whole before, and may be as it was.
-        return [] if found and self.store(work).exists() else found
 
 
 RESUME = ("--resume", "--retry-failed")
@@ -170,24 +148,6 @@ class Bench(Verb):
 
 
 @dataclass(kw_only=True)
-class Stale(Bench):
-    """``bench`` over a store of other samples, which it rebuilds."""
-
-    def prepare(self, work: Path) -> None:
-        super().prepare(work)
-        for backend in self.stores:
-            make_stale(work / "stores" / SAMPLES_ID / STORES[backend])
-
-
-def make_stale(store: Path) -> None:
-    """Let a store say that it was made of another dataset; it stays whole."""
-    path = store / MANIFEST_NAME
-    manifest = json.loads(path.read_text())
-    manifest["dataset"]["fingerprint"] = "0" * 32
-    path.write_text(json.dumps(manifest))
-
-
-@dataclass(kw_only=True)
 class Resume(Bench):
     """``bench --resume --replicates 2`` of a run whose second replicate was killed while it was recorded."""
 
@@ -217,21 +177,21 @@ class Merge(Bench):
         return self.command(work)
 
 
+OLDER = b"an older report of mnist"
+
+
 @dataclass(kw_only=True)
 class Report(Verb):
-    """``report`` into a new folder, or over an older report."""
-
-    over: bool
+    """``report`` over an older report."""
 
     def prepare(self, work: Path) -> None:
         self.templates.run(work)
-        if self.over:
-            for path in self.templates.report(work).iterdir():
-                if path.suffix in (".html", ".md", ".svg"):
-                    path.write_bytes(path.read_bytes().replace(b"mnist", b"an older report of mnist"))
+        for path in self.templates.report(work).iterdir():
+            if path.suffix in (".html", ".md", ".svg"):
+                path.write_bytes(path.read_bytes().replace(b"mnist", OLDER))
 
     def command(self, work: Path) -> list[str]:
-        return storebench("report", "run", "--out", "report")
+        return ["report", "run", "--out", "report"]
 
     def learn(self, work: Path) -> None:
         self.known = {}
@@ -241,57 +201,17 @@ class Report(Verb):
         shutil.rmtree(work / "tmp" / "report")
 
     def after_fault(self, work: Path, ending: Ending) -> list[str]:
-        found = file_problems(work / "report", self._known(work))
-        if (work / "report" / "report.html").exists():
-            found += self._missing(work)
-        return found
+        either = {
+            name: [*texts, *(text.replace(b"mnist", OLDER) for text in texts)]
+            for name, texts in self.known.items()
+        }
+        return file_problems(work / "report", either) + self._missing(work)
 
     def complete(self, work: Path) -> list[str]:
         return file_problems(work / "report", self.known) + self._missing(work)
 
     def _missing(self, work: Path) -> list[str]:
         return [f"report/{name} is missing" for name in self.known if not (work / "report" / name).exists()]
-
-    def _known(self, work: Path) -> dict[str, list[bytes]]:
-        older = b"an older report of mnist"
-        return {
-            name: [*texts, *(text.replace(b"mnist", older) for text in texts)]
-            for name, texts in self.known.items()
-        }
-
-
-@dataclass(kw_only=True)
-class Check(Verb):
-    """``check`` of a run against itself, its outcome written to three files."""
-
-    OUTPUTS: ClassVar[dict[str, str]] = {"json": "check.json", "github": "check.txt", "markdown": "check.md"}
-
-    def prepare(self, work: Path) -> None:
-        self.templates.run(work)
-        (work / "checks").mkdir()
-        (work / "checks" / "check.json").write_text("{}\n")
-
-    def command(self, work: Path) -> list[str]:
-        words = [
-            word
-            for kind, name in self.OUTPUTS.items()
-            for word in ("--format", kind, "--out", f"checks/{name}")
-        ]
-        return storebench("check", "run", "run", *words)
-
-    def learn(self, work: Path) -> None:
-        self.known = {name: [(work / "checks" / name).read_bytes()] for name in self.OUTPUTS.values()}
-
-    def after_fault(self, work: Path, ending: Ending) -> list[str]:
-        lost = [] if (work / "checks" / "check.json").exists() else ["the older check.json is gone"]
-        return file_problems(work / "checks", self.known) + lost
-
-    def complete(self, work: Path) -> list[str]:
-        missing = [f"{name} is missing" for name in self.known if not (work / "checks" / name).exists()]
-        older = (
-            [] if (work / "checks" / "check.json").read_text() != "{}\n" else ["check.json was not written"]
-        )
-        return file_problems(work / "checks", self.known) + missing + older
 
 
 @dataclass(kw_only=True)
@@ -303,7 +223,7 @@ class Trace(Verb):
         (work / "trace.json").write_text('{"traceEvents": []}')
 
     def command(self, work: Path) -> list[str]:
-        return storebench("trace", "run", "--out", "trace.json")
+        return ["trace", "run", "--out", "trace.json"]
 
     def after_fault(self, work: Path, ending: Ending) -> list[str]:
         path = work / "trace.json"
@@ -318,33 +238,18 @@ class Trace(Verb):
         return found
 
 
-UNREAD = tuple(kind for kind in KINDS if kind != "read")
-"""Of ``check``: that the steps of a cell cannot be read is a verdict, in files of their own words."""
-
 SHARED = 'backends = ["memory:shared"]\nworkers = 1'
 
 
 def all_verbs(templates: Templates) -> list[Verb]:
-    """Return every command with how many faults are planted into it."""
+    """Return every command with the number of faults that are planted into it."""
     new = [
         Convert(name=f"convert {backend}", templates=templates, backend=backend, points=32, sample=sample)
         for backend, sample in (("memory", 0), ("lmdb", 4), ("hdf5", 0), ("leveldb", 0), ("png", 4))
     ]
     forced = [
-        Force(
-            name=f"convert --force {backend}",
-            templates=templates,
-            backend=backend,
-            points=32,
-            sample=sample,
-        )
-        for backend, sample in (
-            ("lmdb", 2),
-            ("hdf5", 2),
-            ("leveldb", 2),
-            ("png", 2),
-            ("memory", 4),
-        )
+        Force(name=f"convert --force {backend}", templates=templates, backend=backend, points=32, sample=2)
+        for backend in ("memory", "lmdb", "hdf5", "leveldb", "png")
     ]
     worker = Bench(
         name="bench with a worker",
@@ -358,16 +263,10 @@ def all_verbs(templates: Templates) -> list[Verb]:
     return [
         *new,
         *forced,
-        Damaged(
-            name="convert over a damaged store", templates=templates, backend="lmdb", points=24, sample=2
-        ),
         Bench(name="bench", templates=templates, points=64, sample=8),
         worker,
-        Stale(name="bench over a stale store", templates=templates, points=40, sample=4),
         Resume(name="bench --resume", templates=templates, points=64, sample=8, replicates=2),
-        Merge(name="bench --resume that merges", templates=templates, points=40, sample=6),
-        Report(name="report", templates=templates, points=32, sample=2, over=False),
-        Report(name="report over an older one", templates=templates, points=32, sample=2, over=True),
-        Check(name="check", templates=templates, points=40, sample=4, kinds=UNREAD),
-        Trace(name="trace", templates=templates, points=24, sample=6),
+        Merge(name="bench --resume that merges", templates=templates, points=40, sample=4),
+        Report(name="report", templates=templates, points=32, sample=2),
+        Trace(name="trace", templates=templates, points=24, sample=4),
     ]

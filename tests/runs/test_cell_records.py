@@ -12,12 +12,10 @@ import torch
 from storebench import __version__
 from storebench.digests import array_digest
 from storebench.loading.order import epoch_order, order_digest, split_batches
-from storebench.loading.proof import TimedCheck
 from storebench.probes.code import running_digest
 from storebench.record.lines import STEPS_DIR
-from storebench.record.schema import CacheVerdict, Coverage, Digests, Record, Status
+from storebench.record.schema import CacheVerdict, Coverage, Record, Status
 from storebench.settings.words import CacheState
-from storebench.worker.epoch_proof import Proof
 from storebench.worker.replicate import run as run_replicate
 from storebench.worker.setup import Setup
 from tests.support.harness_tools import Bench, cell_job, scenario, steps_of
@@ -113,21 +111,6 @@ def test_a_record_proves_its_samples(two: list[Record]) -> None:
     assert None not in (first.loss, second.loss)
 
 
-def test_test_samples_are_counted_where_something_is_trained(
-    two: list[Record], bench: Bench, run_folder: Path
-) -> None:
-    for one in two:
-        assert one.test_samples == 20
-        assert one.test_accuracy is not None
-        assert 0 <= one.test_accuracy <= 1
-    [untested] = records_of(bench, run_folder)
-    assert (untested.test_samples, untested.test_accuracy) == (0, None)
-    [untrained] = records_of(bench, run_folder, compute="emulated:0.01", test_limit=20)
-    assert (untrained.test_samples, untrained.test_accuracy, untrained.au_kind) == (0, None, "emulated")
-    assert untrained.digests is not None
-    assert untrained.digests.loss is None
-
-
 def test_seed_order_and_limits_of_a_cell_are_those_of_its_batches(bench: Bench, run_folder: Path) -> None:
     [one] = records_of(bench, run_folder, shuffle=False, max_steps=3, warmup_steps=0, passes=2, cache="any")
     assert one.digests is not None
@@ -147,12 +130,6 @@ def test_the_seed_decides_the_networks_weights(bench: Bench, run_folder: Path) -
         return one.digests.loss
 
     assert loss(1) == loss(1) != loss(2)
-
-
-def test_a_cells_threads_are_those_that_compute(bench: Bench, run_folder: Path) -> None:
-    torch.set_num_threads(2)
-    records_of(bench, run_folder, threads=1)
-    assert torch.get_num_threads() == 1
 
 
 def test_ready_made_batches_are_not_kept(bench: Bench, run_folder: Path) -> None:
@@ -191,44 +168,3 @@ def test_a_cell_without_a_network_is_neither_trained_nor_tested(bench: Bench, ru
     assert (one.status, one.au_kind) == (Status.OK, "none")
     assert (one.test_samples, one.test_accuracy) == (0, None)
     assert one.loss is None
-
-
-def test_ceilings_are_left_out_where_none_are_asked_for(bench: Bench, run_folder: Path) -> None:
-    [one] = records_of(bench, run_folder, model="none", compute="none", ceilings=False)
-    assert one.ceilings.gather_samples_per_s is None
-    assert one.status is Status.OK
-
-
-RIGHT = Coverage(
-    expected=50,
-    served=50,
-    unique=50,
-    duplicates=0,
-    missing=0,
-    timed_checked=9,
-)
-NO_DIGESTS = Digests(order="", loss=None)
-
-
-@pytest.mark.parametrize(
-    ("changes", "timed", "failure"),
-    [
-        ({}, TimedCheck(), None),
-        (
-            {"missing": 2, "duplicates": 1},
-            TimedCheck(),
-            "wrong samples: 2 missing, 1 served twice; of 9 kept from the timed batches 0 wrong",
-        ),
-        (
-            {"timed_wrong": 2},
-            TimedCheck(checked=9, wrong=2, first_wrong=0),
-            (
-                "wrong samples: 0 missing, 0 served twice; "
-                "of 9 kept from the timed batches 2 wrong, the first sample 0"
-            ),
-        ),
-    ],
-)
-def test_what_was_wrong_is_one_line(changes: dict[str, int], timed: TimedCheck, failure: str | None) -> None:
-    coverage = dataclasses.replace(RIGHT, **changes)
-    assert Proof(served=[], coverage=coverage, timed=timed, digests=NO_DIGESTS).failure == failure

@@ -8,10 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import storebench
-from storebench.formats.origin import code_facts
 from storebench.probes.code import checkout_of, code_digest, package_folder
 from tests.support.harness_tools import Bench
 from tests.support.revision_tools import BEING_COMPILED
@@ -163,8 +160,3 @@ def test_the_digest_depends_on_names_and_contents_of_code_only(tmp_path: Path) -
         digests.append(code_digest(package))
     assert len(set(digests)) == 4
     assert digests[4] == digests[0]
-
-
-@pytest.mark.parametrize("name", ["files", "lmdb", "null", "no-such-format"])
-def test_a_built_in_format_has_no_plugin(name: str) -> None:
-    assert code_facts(name).plugin == ""

@@ -1,11 +1,10 @@
 """Rates from a cold start, and what is cold besides the pages of a store: real cells on a real disk."""
 
+import contextlib
 import ctypes
 import os
 import struct
-import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +29,6 @@ COLD: dict[str, Any] = {
     "compute": "none",
     "cache": "cold",
 }
-SAMPLES, STEPS = 5000, 20
-"""Of the synthetic CIFAR-10, which has no more."""
-
 pytestmark = pytest.mark.still_pages
 
 
@@ -55,7 +51,7 @@ def long_read_ahead(on_disk: None, bench: Bench) -> None:
         pytest.skip(f"the disk reads {found} KiB ahead: at least 1024 are needed to fill the cache early")
 
 
-@pytest.mark.parametrize("workers", [0, 2, 8])
+@pytest.mark.parametrize("workers", [0, 2])
 def test_a_long_read_ahead_leaves_rates_from_a_cold_start(
     workers: int, long_read_ahead: None, bench: Bench, run_folder: Path
 ) -> None:
@@ -110,78 +106,31 @@ def test_a_warm_cell_reads_its_store_anew_however_its_pages_got_there(
     assert own_read_bytes() - before >= 0.95 * sum(path.stat().st_size for path in setup.pages.files)
 
 
-def test_a_warm_cell_opens_each_file_to_read_it_and_to_count_it(
-    on_disk: None, bench: Bench, run_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    setup = Setup.of(cell_job(cold_cell("png", cache="warm", limit=500), bench.stores, run_folder))
-    opened, open_file = list[str](), os.open
-
-    def noted(path: str, *given: int) -> int:
-        opened.append(path)
-        return open_file(path, *given)
-
-    monkeypatch.setattr(os, "open", noted)
-    assert setup.pages.prepare("epoch").verdict == "verified"
-    monkeypatch.undo()
-    images = [path for path in opened if path.endswith(".png")]
-    assert len(set(images)) == 500
-    assert len(images) <= 2 * 500 + 1  # one stands for all when the file system is written back
-
-
-WATCH = """
-import ctypes, os, sys, time
-libc = ctypes.CDLL(None, use_errno=True)
-fd = libc.inotify_init1(0)
-names = sys.stdin.read().splitlines()
-for name in names:
-    assert libc.inotify_add_watch(fd, name.encode(), 0x20) > 0, name
-print("ready", flush=True)
-while True:
-    found = os.read(fd, 1 << 20)
-    sys.stdout.buffer.write(b"%d %s\\n" % (time.perf_counter_ns(), found.hex().encode()))
-    sys.stdout.flush()
-"""
-
-
 @pytest.fixture
-def opens(root: None, tmp_path: Path) -> Iterator[Any]:
-    """Return a function that watches folders and files, and one that then says what was opened, in order."""
-    processes: list[subprocess.Popen[bytes]] = []
-    out = tmp_path / "opens"
+def opened(root: None) -> Iterator[Callable[[Sequence[Path]], Callable[[], list[Path]]]]:
+    """Watch folders: give a function that starts it, and returns one that lists the files that were opened, in order."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    handle = libc.inotify_init1(os.O_NONBLOCK)
 
-    def watch(paths: list[Path]) -> Any:
-        with out.open("wb") as log:
-            one = subprocess.Popen([sys.executable, "-c", WATCH], stdin=subprocess.PIPE, stdout=log)
-        processes.append(one)
-        assert one.stdin is not None
-        one.stdin.write("\n".join(map(str, paths)).encode())
-        one.stdin.close()
-        while b"ready\n" not in out.read_bytes():
-            assert one.poll() is None
+    def watch(folders: Sequence[Path]) -> Callable[[], list[Path]]:
+        numbers = {libc.inotify_add_watch(handle, str(path).encode(), 0x20): path for path in folders}
+        assert min(numbers) > 0
 
-        def said() -> list[tuple[int, Path]]:
-            found: list[tuple[int, Path]] = []
-            for line in out.read_text().splitlines()[1:]:
-                at_ns, raw = line.split()
-                found += [
-                    (int(at_ns), paths[number - 1] / name) for number, name in events(bytes.fromhex(raw))
-                ]
-            return found
+        def found() -> list[Path]:
+            paths = []
+            with contextlib.suppress(BlockingIOError):
+                while raw := os.read(handle, 1 << 20):
+                    at = 0
+                    while at < len(raw):
+                        number, _, _, length = struct.unpack_from("iIII", raw, at)
+                        paths.append(numbers[number] / raw[at + 16 : at + 16 + length].rstrip(b"\0").decode())
+                        at += 16 + length
+            return paths
 
-        return said
+        return found
 
     yield watch
-    for process in processes:
-        process.kill()
-        process.wait()
-
-
-def events(raw: bytes) -> Iterator[tuple[int, str]]:
-    at = 0
-    while at < len(raw):
-        watch, _, _, length = struct.unpack_from("iIII", raw, at)
-        yield watch, raw[at + 16 : at + 16 + length].rstrip(b"\0").decode()
-        at += 16 + length
+    os.close(handle)
 
 
 @pytest.fixture
@@ -209,16 +158,16 @@ def root() -> None:
 @pytest.mark.quiet
 @pytest.mark.root
 def test_with_drop_caches_the_first_file_is_the_first_sample(
-    on_disk: None, bench: Bench, run_folder: Path, opens: Any, dropped: Path
+    on_disk: None, bench: Bench, run_folder: Path, opened: Any, dropped: Path
 ) -> None:
     cell = cold_cell("png", limit=600, batch_size=100)
     setup = Setup.of(cell_job(cell, bench.stores, run_folder, drop_caches=True))
     store = setup.job.store
     folders = sorted({path.parent for path in setup.pages.data_files})
-    said = opens([dropped.parent, *folders])
+    found = opened([dropped.parent, *folders])
     [record] = run_replicate(setup)
-    opened = [path for _, path in said()]
-    after = [path for path in opened[opened.index(dropped) + 1 :] if path.suffix == ".png"]
+    paths = found()
+    after = [path for path in paths[paths.index(dropped) + 1 :] if path.suffix == ".png"]
     manifest = Manifest.read(store)
     order = epoch_order(manifest.count, seed=cell.seed, epoch=0)
     expected = [get_format("files").locate(store, manifest, int(index)) for index in order]

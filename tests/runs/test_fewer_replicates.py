@@ -10,7 +10,6 @@ import pytest
 from storebench.errors import ScenarioError
 from storebench.record.lines import read_records
 from storebench.run.about import fewer_replicates, read_about
-from storebench.run.dry_run import plan_run
 from storebench.run.folder import Run
 from storebench.run.scenario import Scenario, make_scenario
 from tests.support.harness_tools import Bench
@@ -68,13 +67,6 @@ def test_a_matrix_with_fewer_replicates_runs_in_the_first_rounds(bench: Bench, t
     assert bench.cli("validate", out).returncode == 0
 
 
-def test_a_run_is_complete_without_the_rounds_that_a_cell_does_not_have(tmp_path: Path) -> None:
-    scenario = three_rounds()
-    run = Run.create(scenario, tmp_path / "run", scenario.cells())
-    assert left(run) == {"png": 1, "lmdb": 3, "hdf5": 3}
-    assert left(Run.read(run.folder)) == left(run)
-
-
 def test_a_cell_of_two_matrices_has_the_larger_number() -> None:
     matrices = [
         SMALL | {"backends": ["png"], "replicates": 1},
@@ -97,14 +89,6 @@ def test_a_fixed_number_of_rounds_is_that_of_every_cell() -> None:
     assert fixed.fewer_replicates == {}
     assert "replicates" not in fixed.model_dump(exclude_unset=True)["matrix"][0]
     assert fixed.cells() == three_rounds().cells()
-
-
-def test_the_plan_counts_the_replicates_of_each_cell(tmp_path: Path) -> None:
-    everything, fewer = (
-        plan_run(scenario, scenario.cells(), tmp_path / "stores")
-        for scenario in (three_rounds(first=None), three_rounds())
-    )
-    assert fewer.fetch_bytes < everything.fetch_bytes
 
 
 @pytest.mark.parametrize(

@@ -69,14 +69,6 @@ def test_its_cells_only_load(answered: tuple[Path, CompletedText]) -> None:
     assert len(cells) == 3 * 2
 
 
-def test_it_measures_the_handoff_beside_an_emulated_accelerator(
-    answered: tuple[Path, CompletedText], bench: Bench, tmp_path: Path
-) -> None:
-    records = records_of(answered[0])
-    cells = [record["cell"] for record in records if record["cell"]["compute"] != "none"]
-    assert [(cell["backend"], cell["compute"]) for cell in cells] == [("lmdb", "emulated:10")] * 2
-
-
 def test_an_interrupted_one_is_continued_and_answers_the_same_question(
     answered: tuple[Path, CompletedText], bench: Bench, tmp_path: Path
 ) -> None:
@@ -93,9 +85,7 @@ def test_an_interrupted_one_is_continued_and_answers_the_same_question(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "--resume needs the folder of the run"),
         (("--out", "nowhere"), "there is no run to resume"),
-        (("--out", "nowhere", "lmdb"), "--resume continues the run as it was begun, without BACKEND"),
         (
             ("--out", "nowhere", "--workers", "2"),
             "--resume continues the run as it was begun, without --workers",
@@ -147,13 +137,6 @@ def test_a_plan_says_what_would_be_measured_and_writes_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_images_of_one_class_in_one_folder_are_measured_too(bench: Bench, tmp_path: Path) -> None:
-    flat = write_tiny(tmp_path / "flat", count=64, classes=1) / "class0"
-    done = bench.cli("run", "-d", flat, "--dry-run", "--json")
-    assert done.returncode == 0, done.stderr
-    assert {cell["backend"] for cell in json.loads(done.stdout)["cells"]} >= {"original", "lmdb"}
-
-
 def refused(done: CompletedText, code: int = 2) -> str:
     """Return the last line on standard error, which is the refusal."""
     assert done.returncode == code, done.stderr
@@ -195,16 +178,12 @@ def test_a_damaged_image_is_named_before_anything_is_converted(bench: Bench, tmp
     ("words", "said"),
     [
         (("run", "{tiny}"), "a folder, not a backend. Write '--dataset {tiny}'"),
-        (("run", "mnist"), "mnist: a dataset, not a backend. Write '--dataset mnist'"),
-        (("run", "lmdb", "{tiny}", "-d", "mnist"), "a folder, not a backend"),
         (
             ("{tiny}",),
             "{tiny}: a folder, not a command. To measure its images: storebench run --dataset {tiny}",
         ),
         (("run",), "'--dataset PATH' names a folder of images."),
-        (("run", "-d", "{tiny}/nothing"), "no such folder"),
         (("run", "-d", __file__), "Name such a file, a folder of images, or --list FILE"),
-        (("run", "-d", "{tiny}", "--cache", "icy"), "--cache: must be"),
     ],
 )
 def test_a_folder_in_the_wrong_place_gets_the_right_line(

@@ -5,7 +5,6 @@ import dataclasses
 import json
 import os
 import re
-import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,18 +19,16 @@ from storebench.record.lines import LOGS_DIR, read_records
 from storebench.record.schema import CacheVerdict, Cell, Record
 from storebench.run.launch import answer_of
 from storebench.run.resources import Surroundings
-from storebench.system.scratch import SEGMENTS, scratch_folder
+from storebench.system.scratch import scratch_folder
 from storebench.worker.job import CellJob
 from tests.support.copies import RANKS, import_now, warm_cells
 from tests.support.harness_tools import (
     SMALL,
     Bench,
-    busy_run,
     cell_job,
     scenario,
     started,
     survivors,
-    wait_for,
 )
 from tests.support.rank_cells import NAMED_S, failure_of_stuck_job
 
@@ -161,21 +158,6 @@ def test_a_rank_that_is_killed_fails_its_cell_alone(here: Bench, tidy: None, tmp
     assert failure.startswith("rank 1 on node 0: it was killed by SIGKILL; see logs/")
 
 
-@pytest.mark.full
-def test_a_bug_on_one_rank_is_told_once_with_its_log(here: Bench, tidy: None, tmp_path: Path) -> None:
-    faulty = dataclasses.replace(here, env={**here.env, "PLANTED_RANK_FAULT": "1:bug"})
-    words = ("planted:faulty-rank", *SMALL, *TWO_RANKS)
-    done = faulty.cli("run", *words, "--stores", here.stores, "--out", tmp_path / "run")
-    assert done.returncode == 5
-    failure = only(read_records(tmp_path / "run")).failure or ""
-    said = "rank 1 on node 0: unexpected error: ZeroDivisionError: a bug in somebody's reader; see logs/"
-    assert failure.startswith(said)
-    log = (tmp_path / "run" / failure.rpartition(" ")[2]).read_text()
-    assert "--- local rank 1, stderr ---\n" in log
-    assert "ZeroDivisionError: a bug in somebody's reader" in log
-    assert "Traceback" not in done.stderr
-
-
 def test_a_rank_that_hangs_is_named_by_the_scenarios_limit(here: Bench, tidy: None, tmp_path: Path) -> None:
     failure = failure_of_stuck_job(here, tmp_path, "planted:faulty-rank", "1:stop")
     ended = time.time()
@@ -206,73 +188,16 @@ def test_a_rank_that_cannot_reach_the_rendezvous_is_named(
     assert failure.startswith("rank 1 on node 0: the rendezvous at 127.0.0.1:1 cannot be reached within 1 s")
 
 
-def shared_files(pid: int) -> set[Path]:
-    """Return the files in /dev/shm that a process maps."""
-    lines = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8").splitlines()
-    paths = {Path(line.split(maxsplit=5)[5]) for line in lines if str(SEGMENTS) in line}
-    return {path for path in paths if path.exists()}
-
-
-@pytest.mark.full
-def test_a_rank_killed_from_outside_leaves_no_shared_memory(here: Bench, tidy: None, tmp_path: Path) -> None:
-    words = ("run", "memory:shared", *SMALL, *TWO_RANKS, "--compute", "emulated:300000")
-    with started(here, *words, "--stores", here.stores, "--out", tmp_path / "run") as process:
-        [victim, *_] = wait_for(lambda: ranks_that_map_segments(process.pid))
-        files = shared_files(victim.pid)
-        assert files
-        victim.kill()
-        killed_at = time.monotonic()
-        _, error = process.communicate(timeout=ENDS_S)
-        assert time.monotonic() - killed_at < NAMED_S
-    assert process.returncode == 5, error
-    assert "it was killed by SIGKILL" in (only(read_records(tmp_path / "run")).failure or "")
-    assert [path for path in files if path.exists()] == []
-
-
-def ranks_that_map_segments(pid: int) -> list[psutil.Process]:
-    """Return the ranks of a command, once both map a segment."""
-    found = []
-    for process in psutil.Process(pid).children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess, OSError):
-            if (
-                "storebench.worker" in process.cmdline()
-                and "RANK" in process.environ()
-                and shared_files(process.pid)
-            ):
-                found.append(process)
-    return found if len(found) == 2 else []
-
-
-def test_an_interrupt_ends_every_rank(here: Bench, tidy: None, tmp_path: Path) -> None:
-    with busy_run(here, tmp_path, 1, *TWO_RANKS) as (process, _):
-        wait_for(lambda: len(list((tmp_path / "stores").glob("*/begun-*"))) == 2)
-        family = psutil.Process(process.pid).children(recursive=True)
-        assert len(family) >= 5, "an agent, two ranks, and a worker of each"
-        process.send_signal(signal.SIGINT)
-        _, error = process.communicate(timeout=30)
-        assert process.returncode == 130
-        assert "Traceback" not in error
-        assert survivors(family) == []
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--ranks", "0"), "--ranks"),
         (("--ranks", "2", "--device", "cuda:1"), "with ranks the device is 'cuda'"),
-        (("--ranks", "two"), "'two' is not a whole number"),
     ],
 )
 def test_ranks_that_make_no_sense_are_refused(words: tuple[str, ...], said: str, bench: Bench) -> None:
     done = bench.cli("run", "lmdb", *SMALL, *words, "--dry-run")
     assert done.returncode == 2
     assert said in done.stderr
-
-
-def test_ranks_are_an_axis_and_counted_in_the_plan(bench: Bench) -> None:
-    done = bench.cli("run", "lmdb", *SMALL, "--ranks", "1,2,4", "--dry-run", "--json")
-    assert done.returncode == 0, done.stderr
-    assert [cell["ranks"] for cell in json.loads(done.stdout)["cells"]] == [1, 2, 4]
 
 
 GAMES = ("--trainers", "2", "--tournament-steps", "1")
@@ -287,14 +212,6 @@ def test_a_rank_that_is_killed_in_a_game_ends_its_job(here: Bench, tidy: None, t
     assert time.monotonic() - began < ENDS_S
     failure = only(read_records(tmp_path / "run")).failure or ""
     assert failure.startswith("rank 1 on node 0: it was killed by SIGKILL; see logs/")
-
-
-@pytest.mark.full
-def test_a_rank_that_hangs_in_a_game_is_named(here: Bench, tidy: None, tmp_path: Path) -> None:
-    games = {"trainers": 2, "tournament_steps": 1}
-    failure = failure_of_stuck_job(here, tmp_path, "planted:faulty-game", "1:stop", **games)
-    said = "rank 1 on node 0 made no progress for 4 s during tournament 0; its process is stopped"
-    assert failure.startswith(said)
 
 
 def test_trainers_and_seeds_are_axes(bench: Bench) -> None:

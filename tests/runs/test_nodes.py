@@ -6,10 +6,9 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import psutil
 import pytest
@@ -21,7 +20,6 @@ from storebench.ranks.nodes import Board, NodeAddress, place_of
 from storebench.record.lines import RECORDS_NAME, read_records
 from storebench.record.schema import Record
 from tests.support.harness_tools import Bench, wait_for
-from tests.support.quick_cli import Command
 from tests.support.rank_cells import NAMED_S
 
 SCENARIO = """
@@ -71,15 +69,14 @@ def fresh(
     port: int,
     node: int,
     more: Mapping[str, str],
-    around: Sequence[str] = (),
     *,
     resume: bool = False,
 ) -> subprocess.Popen[str]:
-    """Start the command of one node in a fresh interpreter, with the command `around` it."""
+    """Start the command of one node in a fresh interpreter, with more variables."""
     words = ("bench", folder / "two.toml", "--nodes", "2", "--rendezvous", f"127.0.0.1:{port}")
     places = ("--out", folder / f"run{node or ''}", "--stores", folder / f"stores{node}")
     return subprocess.Popen(
-        [*around, *bench.command(*words, *places, *(["--resume"] if resume else []))],
+        bench.command(*words, *places, *(["--resume"] if resume else [])),
         cwd=folder,
         env={**bench.env, **slurm(node), "GLOO_SOCKET_IFNAME": "lo", **more},
         stdout=subprocess.PIPE,
@@ -92,35 +89,6 @@ def ended(processes: list[subprocess.Popen[str]]) -> list[tuple[int, str]]:
     """Return exit code and error output of each command."""
     errors = [process.communicate(timeout=90)[1] for process in processes]
     return [(process.returncode, error) for process, error in zip(processes, errors, strict=True)]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Node:
-    """The command of one node, and its error output."""
-
-    command: Command
-    errors: IO[bytes]
-
-    def ended(self) -> tuple[int, str]:
-        """Wait for its end; return exit code and error output."""
-        code = self.command.wait(90)
-        self.errors.seek(0)
-        return code, self.errors.read().decode()
-
-
-def started(bench: Bench, folder: Path, port: int, node: int, more: Mapping[str, str]) -> Node:
-    """Start the command of one node; its runner, agent and ranks are copies of the suite's process for commands."""
-    words = ("bench", folder / "two.toml", "--nodes", "2", "--rendezvous", f"127.0.0.1:{port}")
-    places = ("--out", folder / f"run{node or ''}", "--stores", folder / f"stores{node}")
-    errors = (folder / f"errors{node}").open("w+b")
-    with Path(os.devnull).open("wb") as nothing:
-        command = bench.commands.start(
-            *map(str, (*words, *places)),
-            cwd=folder,
-            env={**bench.env, **slurm(node), "GLOO_SOCKET_IFNAME": "lo", **more},
-            streams=(nothing.fileno(), errors.fileno()),
-        )
-    return Node(command=command, errors=errors)
 
 
 def run(
@@ -136,8 +104,7 @@ def run(
     scenario = f"stall_s = {stall_s}{SCENARIO.format(ranks=ranks, backend=backend)}"
     (folder / "two.toml").write_text(scenario)
     more = {"PLANTED_RANK_FAULT": fault}
-    nodes = [started(bench, folder, port, node, more) for node in range(2)]
-    return [node.ended() for node in nodes]
+    return ended([fresh(bench, folder, port, node, more) for node in range(2)])
 
 
 def test_an_interrupted_first_node_says_how_all_nodes_continue(
@@ -192,37 +159,6 @@ def test_two_nodes_make_one_run(bench: Bench, tmp_path: Path, port: int) -> None
     assert not (tmp_path / "run1").exists(), "the first node keeps the records"
 
 
-AHEAD_S = 100_000
-OTHER_CLOCK = ("unshare", "--time", "--monotonic", str(AHEAD_S), "--fork", "--kill-child")
-
-
-def has_clock_of_its_own() -> bool:
-    """Return True if a process may have another monotonic clock here: as root, in a time namespace."""
-    try:
-        done = subprocess.run([*OTHER_CLOCK, "true"], capture_output=True, check=False)
-    except OSError:
-        return False
-    return done.returncode == 0
-
-
-@pytest.mark.full
-def test_a_node_whose_clock_is_a_day_ahead_changes_no_figure(bench: Bench, tmp_path: Path, port: int) -> None:
-    if not has_clock_of_its_own():
-        pytest.skip("no time namespaces here, or no permission to make one")
-    (tmp_path / "two.toml").write_text(SCENARIO.format(ranks="2", backend="lmdb"))
-    around = ((), OTHER_CLOCK)
-    [(first, error), (second, also)] = ended(
-        [fresh(bench, tmp_path, port, node, {}, around[node]) for node in range(2)]
-    )
-    assert (first, second) == (0, 0), error + also
-    [record] = read_records(tmp_path / "run")
-    assert record.job is not None
-    assert record.job.nodes == 2
-    assert record.timed_s < 60
-    assert all(0 <= (rank.begin_s or 0) < (rank.end_s or 0) < 60 for rank in record.job.per_rank)
-    assert validate([tmp_path / "run"]) == []
-
-
 def test_a_rank_that_is_killed_on_another_node_is_named(bench: Bench, tmp_path: Path, port: int) -> None:
     [(first, error), (second, _)] = run(bench, tmp_path, port, backend="planted:faulty-rank", fault="1:kill")
     assert (first, second) == (5, 5), error
@@ -239,20 +175,6 @@ def test_a_rank_that_hangs_on_another_node_is_named(bench: Bench, tmp_path: Path
     assert (first, second) == (5, 5), error
     [record] = read_records(tmp_path / "run")
     assert (record.failure or "").startswith("rank 1 on node 1 made no progress for 4 s during epoch 0")
-
-
-@pytest.mark.full
-def test_what_one_node_tells_reaches_the_others(port: int) -> None:
-    first, second = (NodeAddress(node=node, nodes=2, host="127.0.0.1", port=port) for node in range(2))
-    with Board(first) as told, Board(second) as heard:
-        assert heard.get("job/0", 0.2) is None
-        told.set("job/0", {"over": True})
-        assert heard.get("job/0") == {"over": True}
-        heard.set("left/1", {})
-        assert told.get("left/1", 5) == {}
-        told.close()
-        with pytest.raises(CellFailedError, match="node 1: the first node has ended the run"):
-            heard.get("job/1")
 
 
 def test_an_interrupted_wait_for_the_first_node_leaves_no_process(
@@ -281,11 +203,9 @@ def test_a_node_without_its_first_is_told_so(bench: Bench, tmp_path: Path, port:
     [
         (2, None, 0, Membership(), "--nodes needs --rendezvous"),
         (2, "here", 0, Membership(), "not HOST:PORT: 'here'"),
-        (2, "here:0", 0, Membership(), "not HOST:PORT: 'here:0'"),
         (2, "here:65534", 0, Membership(), "not HOST:PORT"),
         (2, "here:1", 2, Membership(), "there is no node 2 among 2"),
         (2, "here:1", None, Membership(), "has started 1 processes for 2 nodes"),
-        (2, "here:1", None, Membership(rank=3, ranks=4), "has started 4 processes for 2 nodes"),
     ],
 )
 def test_nodes_that_do_not_fit_are_refused(

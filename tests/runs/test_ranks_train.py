@@ -113,20 +113,6 @@ def test_lenet_trains_in_ranks_as_in_one_process_from(backend: str, whole: RankR
     assert (found.record.samples, found.record.steps) == (SAMPLES, 7)
 
 
-@pytest.mark.parametrize("sync", [Sync.OVERLAPPED, pytest.param(Sync.AFTER, marks=pytest.mark.full)])
-def test_cifar10_quick_trains_in_ranks_as_in_one_process(sync: Sync, bench: Bench, run_folder: Path) -> None:
-    alone = cell_of("lmdb", "cifar10", ranks=1, batch_size=RANKS * BATCH)
-    found = trained(cell_of("hdf5", "cifar10", sync=sync), bench, run_folder)
-    assert_same_training(found, trained(alone, bench, run_folder))
-    assert_sound(found, run_folder)
-
-
-def test_losses_of_a_job_are_bit_identical_from_two_formats(plain: Plain) -> None:
-    (first, _), (second, _) = (plain(backend) for backend in ("lmdb", "memory:native"))
-    assert first.losses.tobytes() == second.losses.tobytes()
-    assert first.record.digests == second.record.digests
-
-
 def test_a_global_batch_is_dealt_to_the_ranks(plain: Plain, bench: Bench, run_folder: Path) -> None:
     strong = cell_of("lmdb", batch_size=None, global_batch_size=RANKS * BATCH)
     assert strong.batch_size == BATCH
@@ -254,13 +240,6 @@ def test_a_second_node_in_another_cache_state_fails_the_job(bench: Bench, run_fo
     assert found.record.failure is not None
     assert found.record.failure.startswith("node 1: the cache was not")
     assert "96% of it was resident" in found.record.failure
-
-
-def test_padding_is_counted(bench: Bench, run_folder: Path) -> None:
-    found = trained(cell_of("lmdb", pad=True), bench, run_folder)
-    assert_sound(found, run_folder)
-    assert (found.job.total_samples, found.job.unique_samples, found.job.duplicates) == (201, 200, 1)
-    assert {one.samples for one in found.job.per_rank} == {67}
 
 
 def test_ranks_with_workers_serve_the_same_samples(plain: Plain, bench: Bench, run_folder: Path) -> None:

@@ -1,6 +1,5 @@
 """``storebench run`` ends with what its report says, and begins with how long it will take."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -33,10 +32,6 @@ def report(finished: tuple[Path, Result], tmp_path_factory: pytest.TempPathFacto
     return write_report([finished[0]], tmp_path_factory.mktemp("report"), allow_invalid=True)
 
 
-def test_it_says_first_what_it_will_do(finished: tuple[Path, Result]) -> None:
-    assert finished[1].stderr.splitlines()[1].startswith("4 cells x 1 replicate; ")
-
-
 def test_a_run_that_only_loads_ends_with_a_row_per_store_and_number_of_readers(
     finished: tuple[Path, Result],
 ) -> None:
@@ -51,12 +46,6 @@ def test_a_run_that_only_loads_ends_with_a_row_per_store_and_number_of_readers(
     assert found
     assert sorted(rows[:4]) == sorted(first)
     assert "accelerator" not in finished[1].stdout
-
-
-def test_records_as_json_stand_alone_on_standard_output(bench: Bench, tmp_path: Path) -> None:
-    result = run(bench, tmp_path, "lmdb", "--json")
-    assert result.exit_code == 0, result.output
-    assert [record["cell"]["backend"] for record in json.loads(result.stdout)] == ["lmdb"]
 
 
 def test_a_run_whose_cells_failed_still_shows_its_table(plugged: None, bench: Bench, tmp_path: Path) -> None:

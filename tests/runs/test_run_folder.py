@@ -154,12 +154,3 @@ def test_failed_cells_run_again_and_their_records_are_kept_aside(bench: Bench, t
         line for line in lines(run / RECORDS_NAME) if line in before
     ]
     assert findings(run) == []
-
-
-def test_retrying_failed_cells_needs_a_run_to_resume(bench: Bench, tmp_path: Path) -> None:
-    path = tmp_path / "replayed.toml"
-    write_scenario(path, REPLAYED, replicates=2)
-    done = bench.cli("bench", path, "--retry-failed", "--out", tmp_path / "run")
-    assert done.returncode == 2
-    assert "--retry-failed needs --resume" in done.stderr
-    assert not (tmp_path / "run").exists()

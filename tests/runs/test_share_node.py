@@ -1,11 +1,9 @@
 """One reader per node: the same training as with one reader per rank, requests by one rank only, and its failure."""
 
-import contextlib
 import dataclasses
-import functools
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +17,14 @@ from storebench.ranks.group import Group
 from storebench.ranks.node_loader import Line
 from storebench.record.lines import read_records
 from storebench.record.schema import Record
-from storebench.system.scratch import SEGMENTS
 from storebench.worker.job import CellJob
 from storebench.worker.replicate import run as run_replicate
 from storebench.worker.setup import Setup
-from tests.support.harness_tools import SAMPLES, SMALL, Bench, cell_job, run_folder_in, wait_for
-from tests.support.planted_plugin import SLEEP_S
+from tests.support.harness_tools import SAMPLES, SMALL, Bench, cell_job, wait_for
 from tests.support.rank_cells import (
     NAMED_S,
     RankRun,
     assert_sound,
-    failure_of_stuck_job,
     ranked_cell,
     run_ranks,
 )
@@ -49,30 +44,13 @@ IN_LOOP: dict[str, Any] = {"workers": 0}
 BY_THREAD: dict[str, Any] = {"workers": 1, "loader": "threads"}
 
 
-@pytest.fixture(scope="module")
-def alone_from(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], RankRun]:
-    """Let each rank read for itself, once from each backend."""
-
-    @functools.cache
-    def alone_from(backend: str) -> RankRun:
-        return run_ranks(small(backend), bench, run_folder_in(tmp_path_factory.mktemp("alone"), bench))
-
-    return alone_from
-
-
 def requested(found: RankRun) -> list[int | None]:
     return [rank.requested_bytes for rank in found.job.per_rank]
 
 
-@pytest.mark.parametrize(
-    "backend",
-    ["lmdb:direct", *(pytest.param(name, marks=pytest.mark.full) for name in ("png", "lmdb", "hdf5"))],
-)
-def test_losses_are_bit_identical_to_those_of_a_reader_per_rank(
-    backend: str, alone_from: Callable[[str], RankRun], bench: Bench, run_folder: Path
-) -> None:
-    alone = alone_from(backend)
-    shared = run_ranks(small(backend, share="node"), bench, run_folder)
+def test_losses_are_bit_identical_to_those_of_a_reader_per_rank(bench: Bench, run_folder: Path) -> None:
+    alone = run_ranks(small("lmdb:direct"), bench, run_folder)
+    shared = run_ranks(small("lmdb:direct", share="node"), bench, run_folder)
     assert_sound(shared, run_folder)
     assert shared.losses.tobytes() == alone.losses.tobytes()
     assert shared.record.digests == alone.record.digests
@@ -84,24 +62,6 @@ def test_losses_are_bit_identical_to_those_of_a_reader_per_rank(
     assert None not in requested(alone)
     assert min(one or 0 for one in requested(alone)) > 0
     assert (shared.record.payload_bytes, sum(one or 0 for one in requested(alone))) == (whole, whole)
-
-
-@pytest.mark.full
-def test_a_thread_beside_the_loop_reads_the_same_while_ranks_compute(
-    alone_from: Callable[[str], RankRun], bench: Bench, run_folder: Path, plugged: None
-) -> None:
-    alone = alone_from("lmdb")
-    beside = run_ranks(small("lmdb", share="node", **BY_THREAD), bench, run_folder)
-    assert_sound(beside, run_folder)
-    assert beside.losses.tobytes() == alone.losses.tobytes()
-    assert beside.record.digests == alone.record.digests
-    assert requested(beside) == [alone.record.payload_bytes, 0, 0]
-    longer = f"emulated:{1000 * (SLEEP_S + 0.02):g}"
-    cell = small("planted:slow", share="node", compute=longer, model="none", max_steps=5, **BY_THREAD)
-    hidden = run_ranks(cell, bench, run_folder)
-    assert_sound(hidden, run_folder)
-    for rank in hidden.job.per_rank:
-        assert rank.data_wait_s < 0.6 * 5 * SLEEP_S, "only the first of five batches is waited for"
 
 
 def test_each_node_has_a_reader_of_its_own(bench: Bench, run_folder: Path) -> None:
@@ -148,65 +108,6 @@ def test_ranks_without_a_sample_in_the_middle_of_an_epoch_are_served(bench: Benc
     assert (found.job.total_samples, found.job.duplicates) == (4 * SAMPLES, 0)
     by_rank = found.steps["samples"].reshape(-1, RANKS)
     assert by_rank[6::7].tolist() == [[1, 1, 0]] * 4
-
-
-def held_of(store: Path) -> set[str]:
-    """Return the files of a store, and of POSIX shared memory, that this process has open or maps."""
-    links = []
-    for link in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(OSError):  # that of the listing itself is gone
-            links.append(str(link.readlink()))
-    lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
-    maps = [line.split(maxsplit=5)[5] for line in lines if len(line.split(maxsplit=5)) > 5]
-    return {name for name in (*links, *maps) if name.startswith((str(store), str(SEGMENTS)))}
-
-
-def mapped_bytes() -> int:
-    """Return the size of the shared memory for batches that this process maps."""
-    lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
-    spans = [line.split()[0].split("-") for line in lines if "memfd:storebench" in line]
-    return sum(int(end, 16) - int(start, 16) for start, end in spans)
-
-
-def watching(group: Group, *, job: CellJob) -> tuple[list[Record], tuple[set[str], set[int]]]:
-    """Run a rank; note the files of the store and the shared memory that it holds while it trains.
-
-    What it inherited from the process of the tests, which may have mapped memory of multiprocessing, is not its own.
-    """
-    inherited = held_of(job.store)
-    setup = Setup.of(job, group=group)
-    serve, held, sizes = setup.loader.epoch, set[str](), set[int]()
-
-    def watched(plan: EpochPlan) -> Iterator[LoadedBatch]:
-        for batch in serve(plan):
-            held.update(held_of(job.store) - inherited)
-            sizes.add(mapped_bytes())
-            yield batch
-
-    setup.loader.epoch = watched  # type: ignore[method-assign]
-    return run_replicate(setup), (held, sizes)
-
-
-def test_other_ranks_hold_two_batches_without_a_name_and_no_store(bench: Bench, run_folder: Path) -> None:
-    found = run_ranks(small("lmdb", share="node", max_steps=4), bench, run_folder, watching)
-    assert_sound(found, run_folder)
-    (reads, _), *guests = found.notes
-    assert any(name.endswith("data.mdb") for name in reads)
-    assert [held for held, _ in guests] == [set(), set()]
-    two_batches = 2 * RANKS * BATCH * PAYLOAD
-    for _, sizes in found.notes:
-        [size] = sizes
-        assert two_batches <= size <= two_batches + 2 * 4096
-
-
-@pytest.mark.full
-def test_every_rank_waits_for_a_slow_reader(bench: Bench, run_folder: Path, plugged: None) -> None:
-    cell = small("planted:slow", share="node", compute="none", model="none", max_steps=4)
-    found = run_ranks(cell, bench, run_folder)
-    assert_sound(found, run_folder)
-    for rank in found.job.per_rank:
-        assert rank.data_wait_s > 0.5 * 4 * SLEEP_S
-    assert found.record.fetch_s > 4 * SLEEP_S
 
 
 LATE_S = 0.020
@@ -257,11 +158,8 @@ def test_a_cold_store_is_read_by_one_rank(bench: Bench, run_folder: Path) -> Non
     ("words", "said"),
     [
         (("lmdb", "--share", "node"), "share is for jobs of several ranks: set ranks as well"),
-        (("lmdb", *SHARED, "--workers", "2"), "share 'node' has one reader per node"),
         (("memory:native", *SHARED), "memory:native has no cell with share 'node'"),
-        (("lmdb", "--ranks", "2", "--share", "all"), "'none', 'node' or 'store'"),
     ],
-    ids=["one rank", "workers", "held in memory", "unknown word"],
 )
 def test_what_cannot_be_shared_is_one_line_before_anything_is_built(
     words: tuple[str, ...], said: str, bench: Bench, tmp_path: Path
@@ -273,7 +171,7 @@ def test_what_cannot_be_shared_is_one_line_before_anything_is_built(
     assert not (tmp_path / "stores").exists()
 
 
-@pytest.mark.parametrize("fault", ["kill", pytest.param("bug", marks=pytest.mark.full)])
+@pytest.mark.parametrize("fault", ["kill", "bug"])
 def test_a_reader_that_dies_ends_the_job_with_its_name(
     fault: str, bench: Bench, temporary: Path, tmp_path: Path
 ) -> None:
@@ -341,9 +239,3 @@ def test_readers_of_ranks_wait_for_their_turn(share: str, bench: Bench, run_fold
     assert_sound(found, run_folder)
     waits = found.steps["data_wait_ns"].reshape(-1, 2)[0] / 1e9
     assert (waits > 0.8 * HELD_S).all()
-
-
-@pytest.mark.full
-def test_a_reader_that_hangs_is_named_and_not_those_that_wait_for_it(bench: Bench, tmp_path: Path) -> None:
-    failure = failure_of_stuck_job(bench, tmp_path, "planted:faulty-rank", "0:stop", share="node")
-    assert failure.startswith("rank 0 on node 0 made no progress for 4 s during epoch 0")

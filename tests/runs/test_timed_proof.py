@@ -9,15 +9,20 @@ import numpy as np
 import pytest
 import torch
 
+from storebench.analysis.checks.findings import Rule
+from storebench.analysis.checks.rules import check_record
+from storebench.errors import CorruptDataError
+from storebench.formats.base import Indices
 from storebench.loading import loader as loader_module
 from storebench.loading import proof as evidence
 from storebench.loading.batch import BatchRequest, EpochPlan, LoadedBatch, Spans
 from storebench.loading.loader import ProcessLoader
+from storebench.loading.order import epoch_order, order_digest
 from storebench.loading.producer import Producer
-from storebench.loading.proof import SampleKeeper
+from storebench.loading.proof import SampleKeeper, TimedCheck, coverage
 from storebench.record.schema import KEPT_AT_LEAST, KEPT_BYTES, Cell, Coverage, Record, Status
 from storebench.system.kernel import Kernel, load_kernel
-from tests.support.harness_tools import Bench, cell_records, only_record, scenario, steps_of
+from tests.support.harness_tools import Bench, only_record, scenario, steps_of
 
 SAMPLES, BATCH = 50, 8
 """Fewer samples than are kept of an epoch, so that all of them are: what a fault hits is found for certain."""
@@ -108,23 +113,6 @@ def test_indices_come_from_the_producer_that_read_them(
 
 
 @pytest.mark.parametrize(("loader", "workers"), LOADERS)
-def test_a_producer_that_serves_one_sample_and_says_another_is_found(
-    loader: str, workers: int, produce: Any, plugged: None, bench: Bench, run_folder: Path
-) -> None:
-    def lie(right: Any, producer: Producer, request: BatchRequest) -> LoadedBatch:
-        batch: LoadedBatch = right(producer, request)
-        batch.pixels[:] = batch.pixels[:1].clone()
-        return batch
-
-    produce(lie)
-    cell = small_cell("planted", loader=loader, workers=workers)
-    record = only_record(cell, bench.stores, run_folder)
-    served = coverage_of(record)
-    assert (served.missing, served.timed_wrong) == (0, SAMPLES - 7)
-    assert record.status is Status.FAILED
-
-
-@pytest.mark.parametrize(("loader", "workers"), LOADERS)
 def test_a_reader_that_changes_the_indices_it_was_given_is_found(
     loader: str, workers: int, plugged: None, bench: Bench, run_folder: Path
 ) -> None:
@@ -147,16 +135,6 @@ class YesterdaysLoader(ProcessLoader):
             yield batch
 
 
-def test_a_loader_that_serves_yesterdays_buffer_is_found(
-    bench: Bench, run_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(loader_module, "planted", YesterdaysLoader, raising=False)
-    monkeypatch.setitem(loader_module.LOADERS, "processes", "storebench.loading.loader:planted")
-    record = only_record(small_cell("lmdb"), bench.stores, run_folder)
-    assert record.status is Status.FAILED
-    assert coverage_of(record).timed_wrong == SAMPLES - BATCH
-
-
 class ShortLoader(ProcessLoader):
     """Serve batches without their last row of pixels."""
 
@@ -166,14 +144,29 @@ class ShortLoader(ProcessLoader):
             yield batch
 
 
-def test_rows_that_a_batch_does_not_have_are_wrong(
-    bench: Bench, run_folder: Path, monkeypatch: pytest.MonkeyPatch
+class RepeatingLoader(ProcessLoader):
+    """Serve the first batch twice and the last never."""
+
+    def epoch(self, plan: EpochPlan) -> Iterator[LoadedBatch]:
+        yield from super().epoch(EpochPlan(epoch=plan.epoch, batches=[plan.batches[0], *plan.batches[:-1]]))
+
+
+@pytest.mark.parametrize(
+    ("loader", "said"),
+    [
+        (YesterdaysLoader, f"of 50 kept from the timed batches {SAMPLES - BATCH} wrong"),
+        (ShortLoader, "of 50 kept from the timed batches 7 wrong"),
+        (RepeatingLoader, "2 missing, 8 served twice"),
+    ],
+)
+def test_a_loader_that_serves_other_samples_is_found(
+    loader: type[ProcessLoader], said: str, bench: Bench, run_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loader_module, "planted", ShortLoader, raising=False)
+    monkeypatch.setattr(loader_module, "planted", loader, raising=False)
     monkeypatch.setitem(loader_module.LOADERS, "processes", "storebench.loading.loader:planted")
     record = only_record(small_cell("lmdb", compute="none"), bench.stores, run_folder)
-    assert (coverage_of(record).timed_checked, coverage_of(record).timed_wrong) == (SAMPLES, 7)
     assert record.status is Status.FAILED
+    assert said in (record.failure or "")
 
 
 @pytest.mark.parametrize(
@@ -210,38 +203,6 @@ def test_a_kernel_that_mirrors_nothing_fails_the_cell(
     record = only_record(cell, bench.stores, run_folder)
     assert record.status is Status.FAILED
     assert 0 < coverage_of(record).timed_wrong < 12
-
-
-def test_every_epoch_is_proven_with_its_own_augmentation(bench: Bench, run_folder: Path) -> None:
-    matrix: dict[str, Any] = {"dataset": "imagenet", "size": 256, "limit": 12, "model": "caffenet"}
-    cell = small_cell("hdf5", compute="none", batch_size=4, epochs=2, **matrix)
-    records = cell_records(cell, bench.stores, run_folder)
-    assert [record.status for record in records] == [Status.OK] * 2
-    assert [coverage_of(record).timed_checked for record in records] == [12, 12]
-
-
-def test_a_cold_reader_that_copies_nothing_fails_on_the_command_line(bench: Bench, tmp_path: Path) -> None:
-    done, records = bench.run(
-        *(
-            "planted:uncopied",
-            "--dataset",
-            "mnist",
-            "--synthetic",
-            "--limit",
-            "200",
-            "--compute",
-            "emulated:0.01",
-        ),
-        *("--cache", "cold", "--workers", "1", "--loader", "ring"),
-        out=tmp_path / "run",
-    )
-    assert done.returncode == 5, done.stderr
-    [record] = records
-    assert record["status"] == "failed"
-    checked = record["coverage"]["timed_checked"]
-    assert KEPT_AT_LEAST <= checked <= evidence.KEPT_SAMPLES
-    assert record["coverage"]["timed_wrong"] == checked
-    assert f"of {checked} kept from the timed batches {checked} wrong, the first sample " in done.stderr
 
 
 def test_the_time_that_keeping_takes_is_in_no_span_and_in_no_sum(
@@ -342,10 +303,82 @@ def test_pauses_are_bounded_and_what_was_left_out_is_not_called_wrong(
     assert keeper.kept.absent == 0
 
 
-@pytest.mark.usefixtures("unhurried")
-def test_where_there_is_time_all_that_was_drawn_is_kept() -> None:
-    keeper = SampleKeeper([4] * 40, (1, 1, 1))
-    for step in range(40):
-        keeper(made(step))
-    assert len(keeper.kept.indices) == evidence.KEPT_SAMPLES
-    assert keeper.kept.absent == 0
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_last_partial_batch_is_served_and_every_sample_came_once(
+    workers: int, bench: Bench, run_folder: Path
+) -> None:
+    record = only_record(small_cell("lmdb", workers=workers), bench.stores, run_folder)
+    assert record.steps == 7
+    assert record.samples == SAMPLES
+    assert record.coverage is not None
+    served = record.coverage
+    assert (served.expected, served.served, served.unique) == (SAMPLES, SAMPLES, SAMPLES)
+    assert (served.duplicates, served.missing) == (0, 0)
+    assert (served.timed_checked, served.timed_wrong) == (SAMPLES, 0)
+
+
+def test_with_max_steps_no_sample_comes_twice(bench: Bench, run_folder: Path) -> None:
+    record = only_record(small_cell("leveldb", workers=2, max_steps=3), bench.stores, run_folder)
+    assert record.coverage is not None
+    assert (record.steps, record.samples) == (3, 3 * BATCH)
+    assert record.coverage.unique == record.coverage.expected == 3 * BATCH
+    assert record.coverage.complete
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_payload_that_does_not_decode_is_an_error_that_names_the_sample(
+    workers: int, bench: Bench, tmp_path: Path, run_folder: Path
+) -> None:
+    stores = tmp_path / "stores"
+    cell = small_cell("png", workers=workers)
+    only_record(cell, stores, run_folder)
+    victim = sorted(stores.rglob("*.png"))[17]
+    content = bytearray(victim.read_bytes())
+    content[40:60] = bytes(20)
+    victim.write_bytes(content)
+    with pytest.raises(CorruptDataError, match=r"sample \d+: a png payload of \d+ bytes does not decode"):
+        only_record(cell, stores, run_folder)
+
+
+def indices(*numbers: int) -> Indices:
+    return np.array(numbers, dtype=np.int64)
+
+
+def test_missing_and_repeated_samples_are_counted() -> None:
+    found = coverage(
+        [indices(0, 1, 2), indices(3, 4)], [indices(0, 1, 1), indices(1, 4)], TimedCheck(checked=5, wrong=1)
+    )
+    assert (found.expected, found.served, found.unique) == (5, 5, 3)
+    assert (found.duplicates, found.missing) == (2, 2)
+    assert (found.timed_checked, found.timed_wrong) == (5, 1)
+    assert not found.complete
+
+
+def test_of_several_passes_each_sample_has_to_come_once_per_pass() -> None:
+    planned = [indices(0, 1, 2), indices(2, 0, 1)]
+    right = coverage(planned, [indices(2, 1, 0), indices(0, 1, 2)], TimedCheck())
+    assert (right.expected, right.served, right.unique, right.duplicates, right.missing) == (6, 6, 3, 0, 0)
+    wrong = coverage(planned, [indices(2, 1, 0), indices(2, 1, 2)], TimedCheck())
+    assert (wrong.duplicates, wrong.missing) == (1, 1)
+    unplanned = coverage(planned, [indices(0, 1, 2), indices(0, 1, 7)], TimedCheck())
+    assert (unplanned.duplicates, unplanned.missing) == (0, 1)
+
+
+@pytest.mark.parametrize(("loader", "workers"), LOADERS)
+def test_several_passes_are_one_record_with_an_order_each(
+    loader: str, workers: int, bench: Bench, run_folder: Path
+) -> None:
+    cell = small_cell("lmdb", workers=workers, loader=loader, passes=3, cache="any")
+    record = only_record(cell, bench.stores, run_folder)
+    assert (record.status, record.samples, record.steps) == (Status.OK, 3 * SAMPLES, 3 * 7)
+    assert record.coverage is not None
+    assert record.coverage.complete
+    assert record.coverage.unique == SAMPLES
+    assert record.digests is not None
+    orders = [epoch_order(SAMPLES, seed=cell.seed, epoch=turn) for turn in range(3)]
+    assert record.digests.order == order_digest(orders)
+    assert [finding for finding in check_record(record, None) if finding.kind is Rule.COVERAGE] == []
+
+
+def test_an_epoch_that_served_nothing_is_not_complete() -> None:
+    assert not coverage([indices(0)], [], TimedCheck()).complete

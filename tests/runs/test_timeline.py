@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from storebench.errors import DataNotFoundError, UsageError
+from storebench.errors import UsageError
 from storebench.ranks.group import Group
 from storebench.record.lines import append_records, read_records
 from storebench.record.schema import Record
@@ -108,10 +108,6 @@ def test_all_ranks_of_a_job_are_in_one_timeline(bench: Bench, run_folder: Path) 
         assert_apart(own)
 
 
-def test_spans_of_one_thread_never_overlap(events: list[Event]) -> None:
-    assert_apart(events)
-
-
 def test_the_spans_are_the_times_of_the_steps(events: list[Event], traced: tuple[Path, Record]) -> None:
     run, record = traced
     steps = steps_of(record, run)
@@ -171,18 +167,6 @@ def test_without_workers_the_loops_own_producer_is_a_thread_of_its_own(
         )
 
 
-def test_a_cell_that_is_not_there_is_refused_with_those_that_are(traced: tuple[Path, Record]) -> None:
-    with pytest.raises(UsageError, match="Name one of: png"):
-        choose_record([traced[1]], "lmdb")
-
-
-def test_a_table_of_steps_that_was_not_copied_along_is_named(
-    traced: tuple[Path, Record], tmp_path: Path
-) -> None:
-    with pytest.raises(DataNotFoundError, match="the step table is missing"):
-        trace_events(traced[1], tmp_path)
-
-
 COUNTERS = {
     "payload per step": "payload_bytes",
     "device reads per step": "device_read_bytes",
@@ -239,10 +223,3 @@ def test_a_name_that_several_cells_have_is_refused_with_their_ids(traced: tuple[
         assert choose_record(records, cell.cell_id).cell == cell
         assert choose_record(records, cell.cell_id[:6]).cell == cell
     assert choose_record(records, None).cell == cells[0]
-
-
-def test_a_replicate_and_an_epoch_are_chosen_by_number(traced: tuple[Path, Record]) -> None:
-    records = [dataclasses.replace(traced[1], replicate=number, epoch=1) for number in range(3)]
-    assert choose_record(records, "png", replicate=2).replicate == 2
-    with pytest.raises(UsageError, match=r"Replicates are 0 to 2, epochs 0 to 1\."):
-        choose_record(records, "png", replicate=0, epoch=2)

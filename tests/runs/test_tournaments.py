@@ -1,6 +1,5 @@
 """Tournaments of real ranks: the games, the networks that trainers continue with, and their records."""
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,7 +11,6 @@ import pytest
 
 from storebench.formats.base import Batch, Indices, Reader
 from storebench.loading.proof import opened_again
-from storebench.record.lines import record_from_dict, record_to_dict
 from storebench.record.schema import TrainersFacts
 from storebench.record.steps import step_ends
 from storebench.worker import tournament
@@ -176,9 +174,3 @@ def test_the_time_of_games_is_in_no_span_and_no_rate(bench: Bench, run_folder: P
     without_games_s = whole_ns / 1e9 - 2 * SLOW_S * facts.tournaments
     assert found.record.epoch_s <= without_games_s
     assert max(rank.seconds for rank in found.job.per_rank) <= without_games_s
-
-
-def test_a_record_keeps_its_games_when_it_is_read_back(bench: Bench, run_folder: Path) -> None:
-    found = trained(trainers_cell(ranks=2, trainers=2, limit=40), bench, run_folder)
-    raw = json.loads(json.dumps(record_to_dict(found.record)))
-    assert record_from_dict(raw, where="here") == found.record

@@ -185,10 +185,6 @@ def test_where_every_step_is_warm_up_nothing_is_claimed() -> None:
     assert found.data_wait_ns is None
 
 
-def test_an_epoch_of_no_steps_changes_nothing() -> None:
-    assert epoch_record(record(), step_table([], [], warmup_steps=0)) == record()
-
-
 def test_without_compute_there_is_no_loss_and_no_utilization() -> None:
     found = epoch_record(record("none"), table(0, losses=()))
     assert found.loss is None
