@@ -85,13 +85,6 @@ def test_a_package_in_the_working_directory_is_not_what_a_cell_runs(tmp_path: Pa
     assert code["plugin"] == ""
 
 
-def test_a_record_names_the_plugin_that_it_ran(tmp_path: Path, bench: Bench, plugin: Path) -> None:
-    done = bench.cli(*RUN, "planted", "--stores", tmp_path / "stores", "--out", tmp_path / "out", "--json")
-    first = only_code(done)["plugin"].split()
-    assert first[:2] == ["storebench-planted", "-"]
-    assert first[2] == code_digest(plugin / "planted_plugin.py")
-
-
 def test_a_plugin_in_a_checkout_has_a_commit_and_its_changes_show(tmp_path: Path, plugin: Path) -> None:
     site = tmp_path / "site"
     shutil.copytree(plugin, site, ignore=shutil.ignore_patterns("__pycache__"))

@@ -1,10 +1,7 @@
 """Rates from a cold start, and what is cold besides the pages of a store: real cells on a real disk."""
 
-import contextlib
 import ctypes
 import os
-import struct
-from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +16,7 @@ from storebench.record.schema import Cell
 from storebench.worker.replicate import run as run_replicate
 from storebench.worker.setup import Setup
 from tests.support.harness_tools import Bench, cell_job, cell_records, only_record, scenario
+from tests.support.opened_files import opened_in
 
 COLD: dict[str, Any] = {
     "dataset": "cifar10",
@@ -107,33 +105,6 @@ def test_a_warm_cell_reads_its_store_anew_however_its_pages_got_there(
 
 
 @pytest.fixture
-def opened(root: None) -> Iterator[Callable[[Sequence[Path]], Callable[[], list[Path]]]]:
-    """Watch folders: give a function that starts it, and returns one that lists the files that were opened, in order."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    handle = libc.inotify_init1(os.O_NONBLOCK)
-
-    def watch(folders: Sequence[Path]) -> Callable[[], list[Path]]:
-        numbers = {libc.inotify_add_watch(handle, str(path).encode(), 0x20): path for path in folders}
-        assert min(numbers) > 0
-
-        def found() -> list[Path]:
-            paths = []
-            with contextlib.suppress(BlockingIOError):
-                while raw := os.read(handle, 1 << 20):
-                    at = 0
-                    while at < len(raw):
-                        number, _, _, length = struct.unpack_from("iIII", raw, at)
-                        paths.append(numbers[number] / raw[at + 16 : at + 16 + length].rstrip(b"\0").decode())
-                        at += 16 + length
-            return paths
-
-        return found
-
-    yield watch
-    os.close(handle)
-
-
-@pytest.fixture
 def dropped(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """File that is opened where caches are dropped, so that the watch shows when; only a quiet test drops them."""
     marker = tmp_path / "marks" / "dropped"
@@ -158,20 +129,19 @@ def root() -> None:
 @pytest.mark.quiet
 @pytest.mark.root
 def test_with_drop_caches_the_first_file_is_the_first_sample(
-    on_disk: None, bench: Bench, run_folder: Path, opened: Any, dropped: Path
+    on_disk: None, bench: Bench, run_folder: Path, root: None, dropped: Path
 ) -> None:
     cell = cold_cell("png", limit=600, batch_size=100)
     setup = Setup.of(cell_job(cell, bench.stores, run_folder, drop_caches=True))
     store = setup.job.store
     folders = sorted({path.parent for path in setup.pages.data_files})
-    found = opened([dropped.parent, *folders])
-    [record] = run_replicate(setup)
-    paths = found()
-    after = [path for path in paths[paths.index(dropped) + 1 :] if path.suffix == ".png"]
+    with opened_in([dropped.parent, *folders]) as opened:
+        [record] = run_replicate(setup)
+        names = opened()
+    after = [name for name in names[names.index(dropped.name) + 1 :] if name.endswith(".png")]
     manifest = Manifest.read(store)
     order = epoch_order(manifest.count, seed=cell.seed, epoch=0)
-    expected = [get_format("files").locate(store, manifest, int(index)) for index in order]
-    assert after[:600] == expected
+    assert after[:600] == [get_format("files").locate(store, manifest, int(index)).name for index in order]
     assert record.status == "ok", record.failure
     assert record.cache is not None
     assert record.cache.metadata == "cold"

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from storebench.errors import ScenarioError
 from storebench.record.lines import read_records
 from storebench.run.about import fewer_replicates, read_about
 from storebench.run.folder import Run
@@ -89,18 +88,6 @@ def test_a_fixed_number_of_rounds_is_that_of_every_cell() -> None:
     assert fixed.fewer_replicates == {}
     assert "replicates" not in fixed.model_dump(exclude_unset=True)["matrix"][0]
     assert fixed.cells() == three_rounds().cells()
-
-
-@pytest.mark.parametrize(
-    ("keys", "words"),
-    [
-        ({"first": 4}, "a matrix has 4 replicates, more than the scenario, which has 3"),
-        ({"first": 0}, "greater than or equal to 1"),
-    ],
-)
-def test_a_number_that_makes_no_sense_is_refused(keys: dict[str, Any], words: str) -> None:
-    with pytest.raises(ScenarioError, match=words):
-        three_rounds(**keys)
 
 
 def test_an_extended_run_has_no_gap_while_it_runs(tmp_path: Path) -> None:

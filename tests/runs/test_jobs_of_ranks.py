@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import json
 import os
 import re
 import time
@@ -212,17 +211,6 @@ def test_a_rank_that_is_killed_in_a_game_ends_its_job(here: Bench, tidy: None, t
     assert time.monotonic() - began < ENDS_S
     failure = only(read_records(tmp_path / "run")).failure or ""
     assert failure.startswith("rank 1 on node 0: it was killed by SIGKILL; see logs/")
-
-
-def test_trainers_and_seeds_are_axes(bench: Bench) -> None:
-    words = ("--ranks", "4", "--trainers", "1,2", "--tournament-steps", "0,5", "--seed", "7,8")
-    done = bench.cli("run", "lmdb", *SMALL, *words, "--dry-run", "--json")
-    assert done.returncode == 0, done.stderr
-    cells = [
-        (cell["trainers"], cell["tournament_steps"], cell["seed"])
-        for cell in json.loads(done.stdout)["cells"]
-    ]
-    assert cells == [(1, 0, 7), (1, 0, 8), (2, 0, 7), (2, 0, 8), (2, 5, 7), (2, 5, 8)]
 
 
 def test_trainers_with_too_few_samples_are_refused(bench: Bench, tmp_path: Path) -> None:

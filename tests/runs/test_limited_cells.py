@@ -2,9 +2,7 @@
 
 import functools
 import json
-import os
 import re
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping
@@ -292,24 +290,6 @@ def test_an_image_is_copied_again_when_its_store_changes(
     assert done.returncode == 0, done.stderr
     assert image.stat().st_ino != before
     assert record["store"]["build_s"] == Manifest.read(manifest.parent).build_s
-
-
-@pytest.mark.full
-def test_a_killed_cell_leaves_no_mount_device_or_group(photos: str, bench: Bench, tmp_path: Path) -> None:
-    both = ("-d", photos, *WORK, "--cache", "limited", "--memory", "40 MiB")
-    arguments = (*both, "--readahead", "128", "--epochs", "50")
-    command = bench.command("run", "lmdb", *arguments, "--stores", bench.stores, "--out", tmp_path / "run")
-    with subprocess.Popen(command, cwd=bench.root, env=dict(bench.env), stderr=subprocess.DEVNULL) as runner:
-        cell = _inside(runner.pid)
-        assert devices(bench)
-        assert mounts(bench)
-        os.kill(cell, signal.SIGKILL)
-        os.kill(runner.pid, signal.SIGKILL)
-        runner.wait(60)
-    _until(lambda: not devices(bench) and not mounts(bench))
-    with_next, _ = bench.run("lmdb", *both, "--max-steps", "4", out=tmp_path / "next")
-    assert with_next.returncode == 0, with_next.stderr
-    assert groups() == [], "the next run removes the group of the killed one"
 
 
 def test_a_store_that_another_process_holds_is_not_limited(photos: str, bench: Bench, tmp_path: Path) -> None:

@@ -4,10 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from storebench.loading.order import order_digest
 from storebench.record.lines import RECORDS_NAME
 from tests.support.harness_tools import Bench, write_scenario
 from tests.support.photo_folders import write_photos
@@ -62,14 +60,6 @@ def test_the_cells_of_a_round_share_what_rounds_differ_in(
     shared = digests(run, name, *backends)
     assert [len(found) for found in shared] == [1] * len(EPOCHS)
     assert len(set.union(*shared)) == len(EPOCHS)
-
-
-def test_the_order_is_numpys_permutation_of_seed_epoch_and_replicate(run: Path) -> None:
-    expected = []
-    for replicate, epoch in EPOCHS:
-        generator = np.random.Generator(np.random.PCG64([0, epoch, replicate]))
-        expected.append({order_digest([generator.permutation(COUNT)])})
-    assert digests(run, "order") == expected
 
 
 def test_the_kept_samples_of_every_round_are_right(run: Path) -> None:

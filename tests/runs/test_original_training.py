@@ -15,7 +15,7 @@ from storebench.loading.loader import get_loader
 from storebench.loading.proof import Kept, Truth
 from storebench.record.schema import Record
 from storebench.stores.find import read_digest_table
-from tests.support.harness_tools import Bench, cell_job, cell_records, only_record, scenario, steps_of
+from tests.support.harness_tools import Bench, cell_job, only_record, scenario, steps_of
 from tests.support.photo_folders import write_photos
 
 CELLS: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -69,13 +69,6 @@ def test_losses_are_bit_identical_from_every_container(
         assert record.coverage.complete, name
         assert record.coverage.timed_checked == 14, name
         assert steps_of(record, run_folder)["loss"].tobytes() == losses, name
-
-
-def test_the_test_images_are_files_as_well(bench: Bench, matrix: dict[str, Any], run_folder: Path) -> None:
-    [cell] = scenario(**matrix, backends=["lmdb+original"]).cells()
-    [record] = cell_records(cell, bench.stores, run_folder, test_limit=10)
-    assert record.test_samples == 4
-    assert list(bench.stores.glob("folder-*-test-limit10/memory+original/payloads.bin"))
 
 
 def test_without_a_size_the_network_or_the_other_stores_choose(

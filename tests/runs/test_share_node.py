@@ -29,7 +29,7 @@ from tests.support.rank_cells import (
     run_ranks,
 )
 
-RANKS, BATCH = 3, 11
+RANKS = 3
 """200 samples of MNIST are 6 steps of 33 and one of 2, so the last rank has none in the last step."""
 
 PAYLOAD = 28 * 28

@@ -304,28 +304,6 @@ def test_pauses_are_bounded_and_what_was_left_out_is_not_called_wrong(
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_the_last_partial_batch_is_served_and_every_sample_came_once(
-    workers: int, bench: Bench, run_folder: Path
-) -> None:
-    record = only_record(small_cell("lmdb", workers=workers), bench.stores, run_folder)
-    assert record.steps == 7
-    assert record.samples == SAMPLES
-    assert record.coverage is not None
-    served = record.coverage
-    assert (served.expected, served.served, served.unique) == (SAMPLES, SAMPLES, SAMPLES)
-    assert (served.duplicates, served.missing) == (0, 0)
-    assert (served.timed_checked, served.timed_wrong) == (SAMPLES, 0)
-
-
-def test_with_max_steps_no_sample_comes_twice(bench: Bench, run_folder: Path) -> None:
-    record = only_record(small_cell("leveldb", workers=2, max_steps=3), bench.stores, run_folder)
-    assert record.coverage is not None
-    assert (record.steps, record.samples) == (3, 3 * BATCH)
-    assert record.coverage.unique == record.coverage.expected == 3 * BATCH
-    assert record.coverage.complete
-
-
-@pytest.mark.parametrize("workers", [0, 2])
 def test_a_payload_that_does_not_decode_is_an_error_that_names_the_sample(
     workers: int, bench: Bench, tmp_path: Path, run_folder: Path
 ) -> None:

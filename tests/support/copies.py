@@ -30,8 +30,6 @@ RANKS = ("torch.distributed.launcher.api", "torch._dynamo")
 
 _PROGRAMS = ("storebench.worker", "storebench.ranks.agent", "storebench.ranks.rendezvous")
 _NEW_MOUNTS, _PRIVATE = 0x20000, 0x4000 | 0x40000  # CLONE_NEWNS; MS_REC | MS_PRIVATE
-_SET_DUMPABLE = 4  # linux/prctl.h
-_NOBODY = 65534
 
 
 class Copy(subprocess.Popen[Any]):
@@ -194,11 +192,3 @@ def own_mounts(script: str) -> None:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
     subprocess.run(["sh", "-ec", script], check=True)
-
-
-def be_nobody() -> None:
-    """Switch this process to an unprivileged user."""
-    os.setgroups([])
-    os.setresgid(_NOBODY, _NOBODY, _NOBODY)
-    os.setresuid(_NOBODY, _NOBODY, _NOBODY)
-    ctypes.CDLL(None).prctl(_SET_DUMPABLE, 1)  # or its own files in /proc are closed to it
