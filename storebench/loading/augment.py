@@ -44,7 +44,6 @@ class Augment:
         return [functools.partial(random_view, draws=row) for row in draws]
 
     def windows(self, indices: Indices, image_shape: ImageShape, *, seed: int, epoch: int) -> Windows:
-        """Draw the window of each sample."""
         height, width, ranges = self._sizes(image_shape)
         kernel = load_kernel()
         if kernel is None:

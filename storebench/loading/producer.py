@@ -293,7 +293,6 @@ class Producer:
 
     @functools.cached_property
     def _files(self) -> bool:
-        """Whether payloads are image files as they are."""
         return any_size(self.reader.payload_codec)
 
     def _pixels(self, reader: Reader, indices: Indices, decoded: Batch) -> tuple[int, int, int]:

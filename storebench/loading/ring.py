@@ -156,7 +156,6 @@ class RingLane(Lane):
         self.channel.send((None, self._lend(1)))
 
     def stop(self) -> None:
-        """End the process, and release the memory."""
         self.channel.close()
         self._process.join(GRACE_S)
         if self._process.is_alive():

@@ -189,7 +189,6 @@ class LaneLoader(Loader):
 
     @property
     def lost(self) -> bool:
-        """Whether a producer has died."""
         return any(lane.channel.lost for lane in self._lanes)
 
     @abstractmethod

@@ -153,7 +153,6 @@ class MemoryGroup(Group):
     TRIAL: ClassVar = (_TRIAL_BYTES,)
 
     def set_limit(self, *limit: int) -> None:
-        """Set the bytes that the group may hold."""
         (self.folder / _LIMIT[self.version]).write_text(str(limit[0]))
         # With swap, the processes' own memory could make room for more page cache than requested.
         with contextlib.suppress(OSError):
@@ -218,7 +217,6 @@ class ThrottledGroup(Group):
 
 @contextmanager
 def memory_group(limit_bytes: int, controller: Controller | None = None) -> Iterator[MemoryGroup]:
-    """Make a group for the duration of a with statement."""
     group = MemoryGroup.create(limit_bytes, controller=controller)
     try:
         yield group
@@ -433,5 +431,4 @@ class LimitedCache:
             self.group.enter(self._inside)
 
     def leave(self) -> None:
-        """Move the processes back to their previous group."""
         self.group.leave(self._inside)

@@ -60,7 +60,6 @@ class CounterProbe:
         self._first = self._samples(io_last=True)
 
     def stop(self, payload_bytes: int | None = None, *, own_reads: int = 0) -> "Counters":
-        """Return the increments since `start`."""
         from storebench.record.schema import Counters  # slow to import, and imports numpy
 
         last = self._samples(io_last=False)

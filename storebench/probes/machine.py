@@ -39,7 +39,6 @@ def counts_reads(fstype: str) -> bool:
 
 
 def mount_of(path: Path | str) -> Mount:
-    """Return the mount of `path`, which must exist."""
     fields, st_dev = mount_fields(path), Path(path).stat().st_dev
     if fields is None:
         return Mount(point="/", fstype="unknown", source="", options=(), device=_device(st_dev, ""))
@@ -83,7 +82,6 @@ def chosen(text: str | None) -> str | None:
 
 
 def cpu_model() -> str:
-    """Return the CPU's name."""
     fields = dict(re.findall(r"^(.+?)\s*:[ \t]*(.*)$", read_text("/proc/cpuinfo") or "", re.MULTILINE))
     arm = " ".join(fields[name] for name in ("CPU implementer", "CPU part") if name in fields)
     return fields.get("model name") or arm or platform.machine()

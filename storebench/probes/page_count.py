@@ -58,7 +58,6 @@ def resident(paths: Paths) -> Residency:
 
 
 def pages_of(paths: Paths) -> int:
-    """Return the number of pages of some files."""
     return sum(_pages(os.stat(path).st_size) for path in names_of(paths))  # noqa: PTH116 - Path objects take seconds
 
 
@@ -140,7 +139,6 @@ def _per_file(paths: Paths, count: _CountFd) -> Iterator[tuple[int, int]]:
 
 @contextlib.contextmanager
 def opened(path: Path | str, flags: int = 0) -> Iterator[int]:
-    """Open a file for reading and yield its descriptor."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
     try:
         yield fd

@@ -181,7 +181,6 @@ class Delivered:
 
     @property
     def bytes_per_s(self) -> float:
-        """Bytes over seconds."""
         return self.bytes / self.seconds
 
 
@@ -213,7 +212,6 @@ def _one_by_one(requests: Sequence[Request], size: int, limit_s: float | None) -
 
 @contextlib.contextmanager
 def opened_direct(files: Sequence[str]) -> Iterator[list[int]]:
-    """Open files for reading past the page cache."""
     with contextlib.ExitStack() as stack:
         yield [stack.enter_context(opened(path, os.O_DIRECT)) for path in files]
 
@@ -391,7 +389,6 @@ def _device_bytes() -> int | None:
 def _target(
     files: Sequence[Path | str], scratch: Path | None, rng: np.random.Generator
 ) -> Iterator[tuple[list[int], str]]:
-    """Open the files to read, and describe them."""
     sizes = ((os.stat(path).st_size, path) for path in names_of(files))  # noqa: PTH116 - Path objects take seconds
     large, largest = max(sizes, default=(0, ""))
     fds: list[int] = []

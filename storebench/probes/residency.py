@@ -80,7 +80,6 @@ class Sampler:
 
     @property
     def pid(self) -> int:
-        """Id of the sampler's process."""
         return self._process.pid
 
     def begin(self) -> None:
@@ -103,7 +102,6 @@ class Sampler:
         return ResidencyCurve(**curve, error_frac=self._error_frac)
 
     def close(self) -> None:
-        """End the sampler without requesting its curve."""
         if self._process.returncode is None:
             self._end()
 

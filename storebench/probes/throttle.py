@@ -40,11 +40,9 @@ class EmulatedTier:
         return cls(tier, disk, groups)
 
     def begin(self) -> None:
-        """Begin an epoch."""
         self._begun = self._counted()
 
     def end(self) -> TierFacts:
-        """Return the limits, and the reads since `begin`."""
         seconds, read, requests = (
             after - before for after, before in zip(self._counted(), self._begun, strict=True)
         )

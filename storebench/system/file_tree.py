@@ -72,5 +72,4 @@ Paths = Collection[Path | str]
 
 
 def names_of(paths: Paths) -> Iterator[str]:
-    """Yield paths as text, one after the other."""
     return paths.names() if isinstance(paths, FileTree) else map(str, paths)

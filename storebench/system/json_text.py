@@ -35,7 +35,6 @@ def parse_json(raw: bytes | str, where: Where, *, hint: str | None = None) -> An
 
 
 def brief(value: object) -> str:
-    """Return any value as a short piece of a message."""
     text = repr(value)
     return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}..."
 

@@ -20,7 +20,6 @@ _KINDS = (
 
 
 def read_small_file(path: Path, *, most_bytes: int = SMALL_FILE_BYTES) -> bytes:
-    """Return the bytes of a regular file."""
     with open_regular(path, most_bytes=most_bytes) as file:
         blocks: list[bytes] = []
         # One byte more than allowed: files of /proc have no size, and others grow while they are read.

@@ -9,7 +9,6 @@ from storebench.errors import UsageError
 
 
 def require_devices(devices: Iterable[str], *, ranks: int = 1) -> None:
-    """Refuse a CUDA device that is not there."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of a driver that it cannot use; the error says so
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0

@@ -77,7 +77,6 @@ class Ekf:
             np.einsum("kii->ki", covariance)[...] += DRIFT
 
     def _global(self, seen: list[Floats], slopes: list[Floats], errors: Floats) -> None:
-        """Update all weights together."""
         covariance = self.covariances[0]
         moved = np.zeros(len(covariance), dtype=covariance.dtype)
         for number, error in enumerate(errors):

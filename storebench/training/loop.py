@@ -27,7 +27,6 @@ class StepTimes:
 
 
 def keep_nothing(_batch: LoadedBatch) -> bool:
-    """Keep nothing of a batch."""
     return False
 
 

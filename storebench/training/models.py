@@ -43,7 +43,6 @@ class Network(nn.Module):
         self.body = spec.build(shape, classes)
 
     def forward(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Return the logits, float32 [n, classes], of uint8 [n, H, W, C]."""
         logits: torch.Tensor = self.body(self._scaled(pixels))
         return logits
 
@@ -142,7 +141,6 @@ class Bottleneck(nn.Module):
         self.shortcut = nn.Identity() if same else nn.Sequential(*shortcut)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Return the block's activations."""
         return torch.relu(self.body(images) + self.shortcut(images))
 
 

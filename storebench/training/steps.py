@@ -52,7 +52,6 @@ class EmulatedStep(Step):
         self._seconds = milliseconds / 1000
 
     def compute(self) -> None:
-        """Sleep."""
         time.sleep(self._seconds)
 
 
@@ -74,11 +73,9 @@ class CpuStep(Step):
         self._pixels = self._labels = torch.empty(0)
 
     def copy(self, batch: LoadedBatch) -> None:
-        """Use the batch without copying it."""
         self._pixels, self._labels = batch.pixels, torch.from_numpy(batch.labels)
 
     def compute(self) -> None:
-        """Train one step; the loss stays on the device until `losses` is called."""
         loss = self._criterion(self.network(self._pixels), self._labels)
         self._optimizer.forget_gradients()
         loss.backward()
@@ -119,7 +116,6 @@ class EkfStep(CpuStep):
         self._filter = Ekf(arrays, decoupled=spec.optimizer == "ekf")
 
     def compute(self) -> None:
-        """Train on one batch."""
         with torch.no_grad():
             samples, labels = self.network.features(self._pixels).numpy(), self._labels.numpy()
         wanted = np.eye(len(self._filter.layers[-1][1]), dtype=samples.dtype)
@@ -127,7 +123,6 @@ class EkfStep(CpuStep):
         self._losses.append(self._criterion(torch.from_numpy(np.stack(logits)), self._labels))
 
     def state(self) -> list[torch.Tensor]:
-        """Return weights and covariances."""
         weights = (parameter.detach() for parameter in self.network.parameters())
         return [*weights, *map(torch.from_numpy, self._filter.covariances)]
 
@@ -141,14 +136,12 @@ class CudaStep(CpuStep):
         self._before, self._after = event(enable_timing=True), event(enable_timing=True)
 
     def copy(self, batch: LoadedBatch) -> None:
-        """Start the copy; it runs while the host queues the step's kernels."""
         self._before.record()
         self._pixels = batch.pixels.to(self.device, non_blocking=True)
         self._labels = torch.from_numpy(batch.labels).to(self.device, non_blocking=True)
         self._after.record()
 
     def compute(self) -> None:
-        """Train one step and wait for the device."""
         super().compute()
         torch.cuda.synchronize(self.device)
 
@@ -160,7 +153,6 @@ class CudaStep(CpuStep):
 def make_step(
     compute: Compute, spec: ModelSpec | None, shape: tuple[int, int, int], classes: int, device: str
 ) -> Step:
-    """Return the step that a cell requests."""
     if compute.kind is ComputeKind.NONE:
         return NoStep()
     if compute.kind is ComputeKind.EMULATED:

@@ -53,7 +53,6 @@ class StoreCache:
         return [*self.data_files, *indexes] if indexes else self.data_files
 
     def before_opening(self) -> CacheFacts | None:
-        """Prepare the cache for opening the readers."""
         if self._read_at_opening:
             facts = self.prepare("open")
             if facts.verdict is not CacheVerdict.FAILED:

@@ -78,7 +78,6 @@ class RankEpoch:
 
 
 def part_of(setup: Setup, epoch: Epoch, ceilings: Ceilings, notes: dict[str, str]) -> RankEpoch:
-    """Return this rank's part of an epoch."""
     job, cell, measured, proof = setup.job, setup.cell, epoch.measured, epoch.proof
     name = f"{cell.cell_id}-r{job.replicate}-e{epoch.number}.parquet"
     record = Record(

@@ -54,7 +54,6 @@ class CellJob:
 
 
 def read_job(path: Path) -> CellJob:
-    """Read a job that the runner wrote."""
     from pydantic import TypeAdapter
 
     job = TypeAdapter(CellJob).validate_json(path.read_bytes())
@@ -64,7 +63,6 @@ def read_job(path: Path) -> CellJob:
 
 
 def job_text(job: CellJob) -> str:
-    """Return a job as JSON."""
     # JSON is text, but names of folders may be any bytes.
     fields = {**dataclasses.asdict(job), "cell": job.cell.fields()}
     return json.dumps(fields, default=lambda value: text_of_name(str(value)))

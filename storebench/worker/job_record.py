@@ -163,7 +163,6 @@ def job_facts(
     cost: Communication | None,
     trainers: TrainersFacts | None,
 ) -> JobFacts:
-    """Return the facts about the ranks of a job for its record."""
     nodes = 1 + max(part.membership.node for part in parts)
     timed = timed_rows(table)
     ranks = _rank_facts(cell, parts, timed, one_clock=nodes == 1)

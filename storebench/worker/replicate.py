@@ -34,7 +34,6 @@ from storebench.worker.tournament import held_out_score
 
 
 def before_opening(setup: Setup) -> CacheFacts | None:
-    """Prepare the cache for opening the readers; see `StoreCache.before_opening`."""
     setup.progress.begin("the preparation of the page cache")
     return _once_per_node(setup, setup.pages.before_opening)
 

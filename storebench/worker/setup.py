@@ -125,17 +125,14 @@ class Setup:
 
     @property
     def cell(self) -> Cell:
-        """The cell of the replicate."""
         return self.job.cell
 
     @property
     def traits(self) -> Traits:
-        """Traits of the cell's reader."""
         return traits_of(self.cell.backend)
 
     @property
     def trainer(self) -> Trainer:
-        """The trainer of this process."""
         return self.sampling.trainer
 
     @property
@@ -145,7 +142,6 @@ class Setup:
 
     @property
     def pids(self) -> set[int]:
-        """Process ids of the loop and of its workers."""
         return {os.getpid(), *(producer.pid for producer in self.opened)}
 
     def served(self, plan: EpochPlan) -> Iterator[LoadedBatch]:

@@ -28,7 +28,6 @@ class Sampling:
     native: Callable[[int], list[Indices]] | None = None  # orders of the passes, where the reader has its own
 
     def batches(self, epoch: int) -> list[Indices]:
-        """Return this rank's batches of an epoch."""
         rank, ranks = self.trainer.rank, self.trainer.ranks
         shards = (shard_of(order, rank=rank, ranks=ranks, **self._dealing) for order in self._orders(epoch))
         return [batch for shard in shards for batch in shard]
@@ -90,7 +89,6 @@ class Sampling:
 
     @property
     def _dealing(self) -> dict[str, Any]:
-        """How an epoch is dealt to ranks."""
         return {
             "batch_size": self.cell.batch_size,
             "pad": self.cell.pad,

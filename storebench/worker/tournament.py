@@ -110,7 +110,6 @@ class Tournament:
 
     @property
     def played(self) -> Played:
-        """Games and times so far."""
         return Played(
             games=tuple(self._games),
             tournament_s=tuple(self._tournament_s),
@@ -119,7 +118,6 @@ class Tournament:
         )
 
     def _game(self, number: int, partner: int, step: CpuStep, held_out: HeldOut) -> Game:
-        """Play this trainer's side of a game."""
         from storebench.ranks.games import exchanged, packed, unpack
 
         start = time.perf_counter()

@@ -15,7 +15,6 @@ import importlib
 import json
 import os
 import pkgutil
-import re
 import resource
 import signal
 import subprocess
@@ -23,7 +22,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
@@ -36,12 +35,9 @@ ROOT = Path(__file__).resolve().parents[2]
 RECORDS = ROOT / "results" / "reference" / "codecs" / "records.jsonl"
 CompletedText = subprocess.CompletedProcess[str]
 
-HEAVY = (
-    "torch.utils.data",
-    "matplotlib.backends.backend_svg",
-    "h5py",
-    "lmdb",
-)  # not plyvel, which a test lets be missing
+HEAVY = ("matplotlib.backends.backend_svg", "h5py", "lmdb", *RANKS)
+"""Imported beforehand, beside the package; not plyvel, which a test lets be missing."""
+
 NOT_YET = ("storebench.__main__", "storebench.formats.leveldb", "storebench.testing")
 
 
@@ -54,7 +50,6 @@ class Request:
     env: Mapping[str, str]
     streams: tuple[str, ...]
     session: bool
-    imports: Sequence[str]
     limits: Mapping[str, int | str] = field(default_factory=dict)
 
 
@@ -143,7 +138,6 @@ class CommandServer:
                 env=dict(env),
                 streams=tuple(f"/proc/{os.getpid()}/fd/{handle}" for handle in streams),
                 session=session,
-                imports=_imports(arguments, cwd),
                 limits=limits or {},
             )
         )
@@ -170,26 +164,12 @@ def storebench(folder: Path, *arguments: object, timeout: float = 240, **variabl
     return SERVER.run(*map(str, arguments), cwd=folder, env={**os.environ, **variables}, timeout=timeout)
 
 
-def _imports(arguments: Sequence[str], cwd: Path) -> Sequence[str]:
-    """Return what to import first: a command with ranks, or of a scenario with ranks, starts them by torchrun."""
-    files = [cwd / word for word in arguments if word.endswith(".toml")]
-    texts = [path.read_text(encoding="utf-8", errors="replace") for path in files if _is_short(path)]
-    ranked = "--ranks" in arguments or any(re.search(r"^ranks\b", text, re.MULTILINE) for text in texts)
-    return RANKS if ranked and "--dry-run" not in arguments else ()
-
-
-def _is_short(path: Path) -> bool:
-    """Whether a path is a file that can be read at once: some tests hand over a terabyte."""
-    return path.is_file() and path.stat().st_size < 1 << 20
-
-
 def serve(listener: Listener) -> NoReturn:
     """Run a command for each request, beside others."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
         with contextlib.suppress(EOFError), listener.accept() as connection:
             request = connection.recv()
-            import_now(request.imports)
             if not os.fork():
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 attend(request, connection)

@@ -14,7 +14,7 @@ from storebench.errors import CorruptDataError
 from storebench.loading.augment import Augment
 from storebench.loading.batch import LOOP_WORKER, BatchRequest
 from storebench.loading.loader import ReusedBuffer
-from storebench.loading.producer import Producer, open_backend
+from storebench.loading.producer import Producer
 from storebench.probes.page_count import PAGE_BYTES, mincore_pages
 from storebench.testing.stores import SHAPE, SmallStore
 from tests.support.loading_tools import MakeJob
@@ -149,23 +149,3 @@ def test_a_sample_that_does_not_decode_is_named(make_job: MakeJob, store_of: Sto
         producer.close()
     finally:
         path.write_bytes(whole)
-
-
-def test_a_lent_reader_is_used_and_left_open(make_job: MakeJob, store_of: StoreOf) -> None:
-    job = make_job("memory:native")
-    with open_backend(job) as reader:
-        producers = [Producer(job, reader=reader) for _ in range(2)]
-        for producer in producers:
-            producer.open()
-            batch = producer.produce(request_for(3, 1))
-            np.testing.assert_array_equal(batch.pixels.numpy(), store_of("memory+raw").pixels[[3, 1]])
-            producer.close()
-
-
-def test_the_reused_buffer_is_the_same_memory_unless_it_has_to_grow() -> None:
-    buffer = ReusedBuffer()
-    first = buffer((8, 4, 4, 3))
-    assert buffer((5, 4, 4, 3)).data_ptr() == first.data_ptr()
-    assert buffer((5, 4, 4, 3)).shape == (5, 4, 4, 3)
-    assert buffer((9, 4, 4, 3)).shape == (9, 4, 4, 3)
-    assert buffer((2, 3, 4, 3)).shape == (2, 3, 4, 3)

@@ -39,18 +39,6 @@ def test_the_key_changes_with_what_must_match(tmp_path: Path, monkeypatch: pytes
     assert after.key == match_key(after.match)
 
 
-def test_match_and_notes_hold_what_the_issue_asks_for(tmp_path: Path) -> None:
-    found = environment(tmp_path)
-    assert {"cpu", "cores", "memory_gib", "kernel", "filesystem", "block_device", "libraries"} <= set(
-        found.match
-    )
-    assert {"python", "torch", "numpy", "pillow", "libjpeg", "zlib", "h5py", "hdf5", "lmdb", "plyvel"} == set(
-        found.match["libraries"]
-    )
-    assert {"scheduling", "governor", "transparent_hugepages", "mount_options"} <= set(found.match)
-    assert {"host", "load", "free_memory_bytes", "container", "damon", "git_dirty"} <= set(found.notes)
-
-
 def test_loop_devices_that_read_in_other_ways_are_other_environments(
     disk: Path, shm: Path, root: None
 ) -> None:

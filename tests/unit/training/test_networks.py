@@ -12,7 +12,7 @@ from storebench.errors import UnknownNameError, UsageError
 from storebench.loading.batch import LOOP_WORKER, LoadedBatch, Spans
 from storebench.settings.words import Compute
 from storebench.training.models import MODELS, ModelSpec, Network, get_model
-from storebench.training.steps import CpuStep, EmulatedStep, NoStep, make_step
+from storebench.training.steps import CpuStep, make_step
 
 INPUTS: dict[str, tuple[ImageShape, int]] = {
     "lenet": ((28, 28, 1), 10),
@@ -99,22 +99,6 @@ def test_a_rehearsal_leaves_weights_gradients_and_losses_as_they_were() -> None:
     assert all(torch.equal(one, two) for one, two in zip(before, step.network.parameters(), strict=True))
     assert all(value.grad is None for value in step.network.parameters())
     assert step.losses() == []
-
-
-def test_the_same_seed_gives_the_same_network() -> None:
-    def first_weight(seed: int) -> torch.Tensor:
-        torch.manual_seed(seed)
-        return next(MODELS["lenet"].build((28, 28, 1), 10).parameters()).detach()
-
-    assert torch.equal(first_weight(3), first_weight(3))
-    assert not torch.equal(first_weight(3), first_weight(4))
-
-
-def test_what_stands_for_compute_is_what_was_asked_for() -> None:
-    assert isinstance(make_step(Compute("none"), None, (1, 1, 1), 2, "cpu"), NoStep)
-    emulated = make_step(Compute("emulated:2.5"), None, (1, 1, 1), 2, "cpu")
-    assert isinstance(emulated, EmulatedStep)
-    assert (NoStep.kind, EmulatedStep.kind, CpuStep.kind) == ("none", "emulated", "real")
 
 
 def test_compute_without_a_network_or_a_device_is_refused() -> None:
