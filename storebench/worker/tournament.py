@@ -6,7 +6,7 @@ import math
 import statistics
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 import numpy as np
@@ -20,12 +20,12 @@ from storebench.training.steps import CpuStep
 from storebench.worker.setup import Setup
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Played:
     """The tournaments of an epoch on one rank: games, times and samples that games read."""
 
-    games: tuple[Game, ...] = ()
-    tournament_s: tuple[float, ...] = ()
+    games: list[Game] = field(default_factory=list)
+    tournament_s: list[float] = field(default_factory=list)
     wait_s: float = 0.0
     samples: int = 0
 
@@ -75,9 +75,7 @@ class Tournament:
         }
         self._held_out = HeldOut(setup) if self.due else None
         self._steps = 0
-        self._games: list[Game] = []
-        self._tournament_s: list[float] = []
-        self._wait_s = 0.0
+        self.played = Played()
 
     def __enter__(self) -> Self:
         return self
@@ -85,6 +83,7 @@ class Tournament:
     def __exit__(self, *_error: object) -> None:
         if self._held_out is not None:
             self._held_out.__exit__()
+            self.played.samples = self._held_out.read
 
     def __call__(self) -> bool:
         """Count a step, and play the tournament after it, if any; return True if there was one."""
@@ -101,21 +100,12 @@ class Tournament:
             setup.trainer.number, number, trainers=setup.trainer.trainers, seed=setup.cell.seed
         )
         if partner is not None:
-            self._games.append(self._game(number, partner, step, self._held_out))
+            self.played.games.append(self._game(number, partner, step, self._held_out))
         setup.group.barrier()
-        self._tournament_s.append(time.perf_counter() - begun)
-        self._wait_s += begun - arrived
+        self.played.tournament_s.append(time.perf_counter() - begun)
+        self.played.wait_s += begun - arrived
         setup.progress.begin(f"epoch {self._epoch}")
         return True
-
-    @property
-    def played(self) -> Played:
-        return Played(
-            games=tuple(self._games),
-            tournament_s=tuple(self._tournament_s),
-            wait_s=self._wait_s,
-            samples=self._held_out.read if self._held_out else 0,
-        )
 
     def _game(self, number: int, partner: int, step: CpuStep, held_out: HeldOut) -> Game:
         from storebench.ranks.games import exchanged, packed, unpack

@@ -138,7 +138,7 @@ def part_of_rank(number: int, rank: int, *, seconds: float, score: float) -> Tra
     return TrainerPart(
         trainer=Trainer(number=number, trainers=2, rank=rank, ranks=2),
         facts=TrainerFacts(training_samples=72, held_out_samples=8, held_out_score=score),
-        played=Played(games=(game,), tournament_s=(2 * seconds,), wait_s=seconds, samples=16),
+        played=Played(games=[game], tournament_s=[2 * seconds], wait_s=seconds, samples=16),
     )
 
 
