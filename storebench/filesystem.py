@@ -52,7 +52,7 @@ def file_system(path: str | PathLike[str]) -> str:
 
 
 def is_full(path: str | PathLike[str]) -> bool:
-    """Return whether the file system of `path` has no block or no inode left for this process."""
+    """Return True if the file system of `path` has no block or no inode left for this process."""
     try:
         place = Path(path).absolute()
         while not place.exists() and place != place.parent:

@@ -318,7 +318,7 @@ class Producer:
 
 
 def seed_of(job: LoadJob, epoch: int) -> Seed | None:
-    """Return what decides the order of an epoch for a reader with an order of its own; None for one in sequence."""
+    """Return the seed of an epoch for a reader with an order of its own; None for one in sequence."""
     return (job.seed, epoch * job.passes) if job.shuffle else None
 
 

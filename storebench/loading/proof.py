@@ -56,7 +56,7 @@ class SampleKeeper:
         self._began_ns = self._paused_ns = 0
 
     def __call__(self, batch: LoadedBatch) -> bool:
-        """Decide which rows of the next step's batch are kept, and keep them; return whether there were any."""
+        """Decide which rows of the next step's batch are kept, and keep them; return True if there were any."""
         step = self._step
         self._step += 1
         if not self._first_step <= step < len(self._sizes):

@@ -71,7 +71,7 @@ class _WorkerEnd:
         self._connection.send_bytes(pickle.dumps(row))
 
     def _row(self, batch: LoadedBatch) -> tuple[Any, ...]:
-        """Return what is sent of a batch; its pixels are in the region."""
+        """Return the message of a batch, whose pixels are in the region."""
         spans, pixels, content = batch.spans, batch.pixels, None
         region, memory = self._lent[-1]
         if self._prepared:

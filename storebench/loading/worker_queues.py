@@ -40,7 +40,7 @@ class Channel(Protocol):
         """Wait for the next message."""
 
     def waiting(self) -> bool:
-        """Return whether a message has arrived."""
+        """Return True if a message has arrived."""
 
 
 class Slots:

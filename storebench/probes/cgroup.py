@@ -210,8 +210,8 @@ class ThrottledGroup(Group):
             return int(fields.get("rbytes", 0)), int(fields.get("rios", 0))
         files = ("io_service_bytes", "io_serviced")
         texts = (read_text(self.folder / f"blkio.throttle.{name}_recursive") or "" for name in files)
-        found = [re.search(rf"^{disk} Read (\d+)", text, re.MULTILINE) for text in texts]
-        read, requests = (int(match[1]) if match else 0 for match in found)
+        matches = [re.search(rf"^{disk} Read (\d+)", text, re.MULTILINE) for text in texts]
+        read, requests = (int(match[1]) if match else 0 for match in matches)
         return read, requests
 
 
@@ -316,11 +316,11 @@ def _own_groups(kind: type[Group] = MemoryGroup) -> tuple[int, list[Path]]:
         )
         # A container may see only part of the hierarchy, and its own group under a path from outside.
         inner = inner.removeprefix(root) if root != "/" else inner
-        own = point / inner.lstrip("/")
+        folder = point / inner.lstrip("/")
         # A process outside of its namespace's root has a path with "..", which leads out of the hierarchy.
-        own = own if ".." not in own.parts and own.is_dir() else point
-        depth = len(own.relative_to(point).parts)
-        return version, [own, *own.parents][: depth + 1]
+        folder = folder if ".." not in folder.parts and folder.is_dir() else point
+        depth = len(folder.relative_to(point).parts)
+        return version, [folder, *folder.parents][: depth + 1]
     names = " or ".join(dict.fromkeys(kind.CONTROLLERS.values()))
     raise _not_permitted(kind, f"no control group hierarchy with a {names} controller is mounted")
 

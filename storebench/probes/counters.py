@@ -116,7 +116,7 @@ class CounterProbe:
         return values, reasons
 
     def _why_not(self, name: str, last: dict[int, _Snapshot]) -> str:
-        """Return why the sum of a counter would be wrong, or ""."""
+        """Return the reason why the sum of a counter would be wrong, or ""."""
         if not self._first:
             return "the probe was not started"
         for pid, first in self._first.items():
@@ -141,8 +141,8 @@ def _read_stat(pid: int, _sample: _Snapshot) -> _Values:
     )
     user_s, system_s = (user + user_children) * TICK_S, (system + system_children) * TICK_S
     if pid == os.getpid():
-        own, children = _own_usage()
-        user_s, system_s = own.ru_utime + children.ru_utime, own.ru_stime + children.ru_stime
+        usage, children = _own_usage()
+        user_s, system_s = usage.ru_utime + children.ru_utime, usage.ru_stime + children.ru_stime
     return {
         "minor_faults": minor + minor_children,
         "major_faults": major + major_children,
@@ -157,10 +157,10 @@ def _own_usage() -> tuple[resource.struct_rusage, resource.struct_rusage]:
 
 def _read_switches(pid: int, sample: _Snapshot) -> _Values:
     if pid == os.getpid():
-        own, children = _own_usage()
+        usage, children = _own_usage()
         return {
-            "voluntary_switches": own.ru_nvcsw + children.ru_nvcsw,
-            "involuntary_switches": own.ru_nivcsw + children.ru_nivcsw,
+            "voluntary_switches": usage.ru_nvcsw + children.ru_nvcsw,
+            "involuntary_switches": usage.ru_nivcsw + children.ru_nivcsw,
         }
     # /proc/PID/status covers only the main thread.
     threads = [entry.name for entry in Path(f"/proc/{pid}/task").iterdir()]
@@ -176,8 +176,8 @@ _READERS = ((_read_stat, (*_FAULTS, *_CPU)), (_read_switches, _SWITCHES), (_read
 
 
 def _status(text: str, name: str) -> int | None:
-    found = re.search(rf"^{name}:\s+(\d+)", text, re.MULTILINE)
-    return int(found[1]) if found else None
+    match = re.search(rf"^{name}:\s+(\d+)", text, re.MULTILINE)
+    return int(match[1]) if match else None
 
 
 def _slurp(path: str) -> str:
@@ -268,11 +268,11 @@ def _totals(cpus: list[int], running_s: float) -> _Totals:
         totals["steal"] = TICK_S * sum(fields[7] for fields in ticks)
     throttled_s = []
     for folder in cgroup_folders("cpu"):
-        found = re.search(
+        match = re.search(
             r"^throttled_(usec|time) (\d+)$", read_text(folder / "cpu.stat") or "", re.MULTILINE
         )
-        if found:
-            throttled_s.append(int(found[2]) * (1e-6 if found[1] == "usec" else 1e-9))
+        if match:
+            throttled_s.append(int(match[2]) * (1e-6 if match[1] == "usec" else 1e-9))
     if throttled_s:
         totals["throttled"] = max(throttled_s)
     counts = [
@@ -280,6 +280,6 @@ def _totals(cpus: list[int], running_s: float) -> _Totals:
         for cpu in cpus
         for kind in ("core", "package")
     ]
-    if known := [int(count) for count in counts if count and count.isdecimal()]:
-        totals["clock_throttles"] = sum(known)
+    if numbers := [int(count) for count in counts if count and count.isdecimal()]:
+        totals["clock_throttles"] = sum(numbers)
     return totals

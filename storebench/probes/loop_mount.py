@@ -88,7 +88,7 @@ def describe_device(folder: Path) -> dict[str, str | None]:
 
 
 def why_not(folder: Path) -> str:
-    """Return why no image in `folder` can be mounted with its own read-ahead, determined by trying, or ""."""
+    """Return the reason why no image in `folder` can be mounted with its own read-ahead, by trying, or ""."""
     if os.geteuid() != 0:
         return "needs root"
     missing = [tool for tool in TOOLS if shutil.which(tool, path=system_path()) is None]

@@ -152,7 +152,7 @@ def _read(paths: Paths, *, anew: bool = False) -> None:
 
 @functools.cache
 def unreachable(folder: Path) -> dict[CacheState, str]:
-    """Return why cache states cannot be had in a folder, by trying with a file; without those that can."""
+    """Return the reasons why cache states cannot be had in a folder, by trying with a file."""
     with scratch_folder("attempt", folder) as scratch:
         trial = scratch / "trial"
         trial.write_bytes(bytes(_TRIAL_BYTES))
@@ -180,10 +180,10 @@ def cache_facts(
     verdict, reason = _verdict(requested, before)
     if verdict is CacheVerdict.FAILED:
         reason = f"{reason}; {_cause(requested, before, paths)}"
-    known = [part for part in (how, before.method) if part not in ("none", "unknown")]
+    methods = [part for part in (how, before.method) if part not in ("none", "unknown")]
     return CacheFacts(
         requested=requested,
-        method="+".join(known) or "none",
+        method="+".join(methods) or "none",
         resident_frac_before=before.frac,
         resident_frac_after=after.frac if after else None,
         verdict=verdict,

@@ -169,7 +169,7 @@ def mincore_pages(address: int, length: int) -> int:
 
 
 def may_mincore(fd: int) -> bool:
-    """Return whether `mincore(2)` answers truthfully for an open file: this user owns it or may write it."""
+    """Return True if `mincore(2)` answers truthfully for an open file: this user owns it or may write it."""
     return os.fstat(fd).st_uid == os.geteuid() or os.access(f"/proc/self/fd/{fd}", os.W_OK)
 
 

@@ -287,16 +287,16 @@ T = TypeVar("T")
 
 def _once(kept: Path, name: str, kind: type[T], measured: Callable[[], T]) -> T:
     """Return the rates called `name` in the JSON file that the cells of a run share, measured now if missing."""
-    known: Any = {}
+    rates_by_name: Any = {}
     with contextlib.suppress(OSError, CorruptDataError):
-        known = parse_json(read_small_file(kept), kept)
+        rates_by_name = parse_json(read_small_file(kept), kept)
     with contextlib.suppress(KeyError, TypeError):
-        return kind(**known[name])
+        return kind(**rates_by_name[name])
     rates = measured()
-    known = known if isinstance(known, dict) else {}
+    rates_by_name = rates_by_name if isinstance(rates_by_name, dict) else {}
     with contextlib.suppress(OSError), made_folder(kept.parent):
         plain = rates if isinstance(rates, dict) else dataclasses.asdict(rates)  # type: ignore[call-overload]
-        write_whole(kept, json.dumps(known | {name: plain}))
+        write_whole(kept, json.dumps(rates_by_name | {name: plain}))
     return rates
 
 

@@ -48,7 +48,7 @@ def complaint(error: Any) -> str:
 
 
 def wrong_value(error: Mapping[str, Any]) -> str:
-    """Return what is wrong with a value, and the value, of one of the errors of a `pydantic.ValidationError`."""
+    """Return the fault of a value, and the value, of one of the errors of a `pydantic.ValidationError`."""
     message = str(error["msg"]).removeprefix("Value error, ")
     if error["type"] in ("value_error", "missing"):
         return message

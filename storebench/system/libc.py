@@ -12,6 +12,6 @@ _NEVER = -1
 
 
 def keep_freed_memory() -> bool:
-    """Let this process keep all memory that it frees, and return whether the C library can; only glibc can."""
+    """Let this process keep all memory that it frees, and return True if the C library can; only glibc can."""
     mallopt = getattr(LIBC, "mallopt", None)
     return mallopt is not None and bool(mallopt(_M_MMAP_MAX, 0)) and bool(mallopt(_M_TRIM_THRESHOLD, _NEVER))

@@ -96,27 +96,27 @@ def end_processes(folders: Collection[Path]) -> list[int]:
     marks, ended = {folder.name for folder in folders}, set[int]()
     deadline = time.monotonic() + _ENDING_S
     # Repeat until none is left: a process may have forked just before it was killed.
-    while (found := _marked_processes(marks)) and time.monotonic() < deadline:
-        for process in found:
+    while (processes := _marked_processes(marks)) and time.monotonic() < deadline:
+        for process in processes:
             with contextlib.suppress(psutil.Error):
                 process.kill()
                 # Without memory, but still there, it holds its files and locks.
                 while process.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
                     time.sleep(0.005)
-        ended |= {process.pid for process in found}
+        ended |= {process.pid for process in processes}
     return sorted(ended)
 
 
 def _marked_processes(marks: Collection[str]) -> list["psutil.Process"]:
     import psutil
 
-    found = []
+    processes = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):  # it has ended, or this user may not inspect it
             mine = process.pid != os.getpid() and process.uids().effective == os.geteuid()
             if mine and process.environ().get(MARK) in marks:
-                found.append(process)
-    return found
+                processes.append(process)
+    return processes
 
 
 @contextlib.contextmanager
@@ -146,10 +146,10 @@ def wait_for_other_threads() -> None:
 
 
 def _another_thread_runs() -> bool:
-    own = str(threading.get_native_id())
+    this_thread = str(threading.get_native_id())
     for thread in Path("/proc/self/task").iterdir():
         with contextlib.suppress(OSError):  # it has ended
             state = (thread / "stat").read_text(encoding="utf-8", errors="replace").rpartition(") ")[2][:1]
-            if state == "R" and thread.name != own:
+            if state == "R" and thread.name != this_thread:
                 return True
     return False

@@ -159,7 +159,7 @@ def remove_segments_of(processes: Iterable[int | None]) -> None:
 
 
 def lock_alone(handle: int) -> bool:
-    """Take the exclusive lock if no process holds one, and return whether it was taken."""
+    """Take the exclusive lock if no process holds one; return True if it was taken."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:  # another process holds one, or locks are not supported
@@ -168,7 +168,7 @@ def lock_alone(handle: int) -> bool:
 
 
 def is_at(handle: int, path: Path) -> bool:
-    """Return whether an open file or folder is still the one at `path`; its last user may have removed it."""
+    """Return True if an open file or folder is still the one at `path`; its last user may have removed it."""
     try:
         return os.path.samestat(os.fstat(handle), path.stat())
     except FileNotFoundError:

@@ -15,7 +15,7 @@ _MOST_CHARACTERS = 300
 
 
 def debugging() -> bool:
-    """Return whether to show tracebacks: STOREBENCH_DEBUG is set, and not to 0."""
+    """Return True if to show tracebacks: STOREBENCH_DEBUG is set, and not to 0."""
     return os.environ.get(DEBUG_ENV, "0") not in ("", "0")
 
 

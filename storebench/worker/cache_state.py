@@ -91,13 +91,13 @@ class StoreCache:
 
 def _require_one_file_system(store: Path, data_files: Sequence[Path]) -> None:
     """Raise `CellFailedError` if a symbolic link leads from the store to data on another file system."""
-    own = mount_of(store)
+    mount = mount_of(store)
     links = data_files.links if isinstance(data_files, FileTree) else filter(Path.is_symlink, data_files)
     for link in links:
         other = mount_of(link)
-        if other.point != own.point:
+        if other.point != mount.point:
             raise CellFailedError(
-                f"a link to {other.fstype} on {other.point}, but the store is on {own.fstype} on {own.point}",
+                f"a link to {other.fstype} on {other.point}, but the store is on {mount.fstype} on {mount.point}",
                 where=link,
                 hint="Move the whole store there, or copy the data back.",
             )

@@ -87,7 +87,7 @@ class FailedAnswer:
 
 
 def failed_answer(job: CellJob, error: Exception) -> FailedAnswer:
-    """Return why a job failed, and print the traceback of an unexpected error."""
+    """Return the failure of a job, and print the traceback of an unexpected error."""
     if isinstance(error, MemoryError):
         less = "Use fewer workers, smaller batches or a smaller --size."
         error = CellFailedError("out of memory", hint=less)

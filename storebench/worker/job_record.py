@@ -46,7 +46,7 @@ def recorded(
 ) -> Record:
     """Write the step table of an epoch and return its record."""
     part = parts[0] if len(parts) == 1 or judge is None else joined(setup, parts, cost, judge)
-    logs = [own.requests for own in parts if own.requests is not None]
+    logs = [rank.requests for rank in parts if rank.requests is not None]
     if logs:
         facts = request_facts(np.concatenate(logs))
         part = dataclasses.replace(part, record=dataclasses.replace(part.record, requests=facts))
@@ -78,8 +78,8 @@ def joined(setup: Setup, parts: Sequence[RankEpoch], cost: Communication | None,
     nodes = [part.membership.node for part in parts]
     table = merged_table(set_to_first_node(tables, nodes, [part.barrier_ns for part in parts]))
     losses = job_steps(table)["loss"]
-    known = [] if np.isnan(losses).all() else [float(loss) for loss in losses]
-    proof = joined_proof(setup, first.record.epoch, proofs, known)
+    trained = [] if np.isnan(losses).all() else [float(loss) for loss in losses]
+    proof = joined_proof(setup, first.record.epoch, proofs, trained)
     records = [part.record for part in parts]
     curve_facts, portion = judge(job_steps(table))
     cache = first.record.cache
@@ -222,7 +222,7 @@ def _rank_facts(
     together = together and len(parts) > cell.trainers
     waits = waits_for_slowest_s(timed, cell.trainers) if together and one_clock else [None] * len(parts)
     tables = rank_tables(timed)
-    own = [epoch_record(part.record, steps) for part, steps in zip(parts, tables, strict=True)]
+    records = [epoch_record(part.record, steps) for part, steps in zip(parts, tables, strict=True)]
     first = parts[0].membership.node
     left_ns = min(part.barrier_ns for part in parts if part.membership.node == first)
     return tuple(
@@ -242,5 +242,5 @@ def _rank_facts(
             resident_frac_before=part.record.cache.resident_frac_before if part.record.cache else None,
             resident_frac_after=part.record.cache.resident_frac_after if part.record.cache else None,
         )
-        for part, record, wait, steps in zip(parts, own, waits, tables, strict=True)
+        for part, record, wait, steps in zip(parts, records, waits, tables, strict=True)
     )

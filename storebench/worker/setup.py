@@ -165,11 +165,11 @@ class Setup:
 
 def augment_of(cell: Cell, manifest: Manifest, model: ModelSpec | None) -> Augment:
     """Return the preparation of a cell's samples from the images of its store."""
-    own, size = model.augment if model else Augment(), cell.data.image_size
+    augment, size = model.augment if model else Augment(), cell.data.image_size
     if any_size(manifest.codec):
-        side = size or own.crop or min(manifest.dataset.image_shape[:2])
+        side = size or augment.crop or min(manifest.dataset.image_shape[:2])
         return Augment(mirror=True, resized=side)
-    return own if size is None else dataclasses.replace(own, crop=None)
+    return augment if size is None else dataclasses.replace(augment, crop=None)
 
 
 def device_of(cell: Cell, membership: Membership) -> str:

@@ -56,10 +56,10 @@ class HeldOut:
         setup = self._setup
         if self._reader is None:
             self._reader = opened_again(setup.job.store, setup.cell.backend)
-        own = count_right(step, setup.augment, self._reader, self.own, after_batch=setup.progress.batch)
+        right = count_right(step, setup.augment, self._reader, self.own, after_batch=setup.progress.batch)
         self.read = self._reader.asked_samples
         with setup.progress.waiting():
-            return summed(own, setup.trainer, setup.trainer_group)
+            return summed(right, setup.trainer, setup.trainer_group)
 
 
 class Tournament:
@@ -112,13 +112,13 @@ class Tournament:
 
         start = time.perf_counter()
         setup, trainer, state = self._setup, self._setup.trainer, step.state()
-        own = held_out.right(step)
+        score = held_out.right(step)
         mine = packed(state)
         with setup.progress.waiting():
             theirs = exchanged(mine, trainer.peer(partner))
         unpack(theirs, state)
         others = held_out.right(step)
-        if others <= own:
+        if others <= score:
             unpack(mine, state)
         return Game(
             number=number,
@@ -126,9 +126,9 @@ class Tournament:
             trainer=trainer.number,
             partner=partner,
             samples=held_out.samples,
-            own_score=own / held_out.samples,
+            own_score=score / held_out.samples,
             partner_score=others / held_out.samples,
-            winner=partner if others > own else trainer.number,
+            winner=partner if others > score else trainer.number,
             sent_bytes=mine.nbytes * trainer.ranks,
             seconds=time.perf_counter() - start,
         )
@@ -172,12 +172,12 @@ def trainers_facts(parts: Sequence[TrainerPart]) -> TrainersFacts:
     played = [part.played for part in parts]
     leading = [part.facts for part in parts if part.trainer.leads]
     scores = [trainer.held_out_score for trainer in leading]
-    known = [score for score in scores if score is not None]
+    measured = [score for score in scores if score is not None]
     by_rank = [tournaments.tournament_s for tournaments in played]
     return TrainersFacts(
         per_trainer=tuple(leading),
         # The first one in a tie.
-        best_trainer=scores.index(max(known)) if known and len(known) == len(scores) else None,
+        best_trainer=scores.index(max(measured)) if measured and len(measured) == len(scores) else None,
         tournaments=len(played[0].tournament_s),
         games=tuple(_games(parts)),
         tournament_s=math.fsum(max(seconds) for seconds in zip(*by_rank, strict=True)),
