@@ -17,8 +17,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from storebench.analysis.bottleneck import Bound, bottlenecks
+from storebench.analysis.bottleneck import bottlenecks
 from storebench.analysis.labels import percent
+from storebench.analysis.limits import Node, limits
 from storebench.analysis.plan.errors import ERRORS_FILE, WITHIN_GOAL, Kind, KindError, half_width
 from storebench.analysis.plan.measured import (
     Lacking,
@@ -30,12 +31,11 @@ from storebench.analysis.plan.measured import (
     resident_share,
     why_not,
 )
-from storebench.analysis.plan.model import Limit, Node, limits
 from storebench.analysis.runs import find_runs, load_results
 from storebench.analysis.summary import CellSummary, summarise
 from storebench.analysis.table import Table
 from storebench.settings.tiers import find_tier
-from storebench.settings.words import CacheState, ComputeKind
+from storebench.settings.words import CacheState, ComputeKind, Limit
 
 RIVALS = ("min of two rates", "DS-Analyzer", "times workers")
 HEAD = ("kind of cell", "cells", "median error", "within 20%", "limit right", "90% interval covers", *RIVALS)
@@ -43,13 +43,13 @@ SEVERAL = "several of these"
 TIE = 1.1
 """Limits that are as close as this are one."""
 
-_RESOURCES: tuple[frozenset[Limit | Bound], ...] = (
-    frozenset({Limit.ACCELERATORS, Bound.COMPUTE, Bound.COPY, Bound.CONTENTION}),
-    frozenset({Limit.CORES, Limit.WORKERS, Limit.LOOP, Bound.READER, Bound.DECODE, Bound.PREP}),
-    frozenset({Limit.HANDOFF, Bound.HANDOFF}),
-    frozenset({Limit.LATENCY, Limit.BANDWIDTH, Limit.REQUESTS, Bound.STORAGE, Bound.LATENCY, Bound.FETCH}),
+_RESOURCES = (
+    frozenset({Limit.COMPUTE, Limit.COPY, Limit.CONTENTION}),
+    frozenset({Limit.CORES, Limit.WORKERS, Limit.LOOP, Limit.READER, Limit.DECODE, Limit.PREP}),
+    frozenset({Limit.HANDOFF}),
+    frozenset({Limit.LATENCY, Limit.STORAGE, Limit.REQUESTS, Limit.FETCH}),
 )
-"""The limits of a plan and of a report that are the same resource."""
+"""The limits that are of the same resource."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ class Case:
     cell: CellSummary
     limits: dict[Limit, float]
     rivals: dict[str, float]
-    bound: Bound | None
+    reported: Limit | None
 
     @property
     def measured(self) -> float:
@@ -79,11 +79,11 @@ class Case:
 
     def right(self) -> bool | None:
         """Return whether a report names the limit, or one that is as scarce within `TIE`; None if it names none."""
-        if self.bound in (None, Bound.BALANCED):
+        if self.reported in (None, Limit.BALANCED):
             return None
         least = min(self.limits.values())
         scarce = {name for name, rate in self.limits.items() if rate <= TIE * least}
-        return any(self.bound in resource and scarce & resource for resource in _RESOURCES)
+        return any(self.reported in resource and scarce & resource for resource in _RESOURCES)
 
 
 def width(case: Case, widths: Mapping[Kind, float | None]) -> float | None:
@@ -132,7 +132,7 @@ def all_cases(known: Path, runs: Sequence[Path]) -> Iterable[Case]:
             measured = cell.median("samples_per_s") and not disturbed(cell) and cell.cell.cell_id not in have
             if kinds and measured:
                 with suppress(Lacking):
-                    yield _case(kinds, cell, seen, bounds[cell.key].bound if cell.key in bounds else None)
+                    yield _case(kinds, cell, seen, bounds[cell.key].limit if cell.key in bounds else None)
 
 
 def widths_of(cases: Sequence[Case]) -> dict[Kind, float | None]:
@@ -175,7 +175,7 @@ def _kinds(cell: CellSummary, seen: Iterable[CellSummary]) -> tuple[Kind, ...]:
 
 
 def _case(
-    kinds: tuple[Kind, ...], cell: CellSummary, cells: Sequence[CellSummary], bound: Bound | None
+    kinds: tuple[Kind, ...], cell: CellSummary, cells: Sequence[CellSummary], reported: Limit | None
 ) -> Case:
     own, seen = cell.cell, Measurements(cells)
     tier = None if own.tier is None else find_tier(own.tier)
@@ -204,14 +204,13 @@ def _case(
         readahead_kib=own.readahead_kib,
         ranks=own.ranks,
         computes=emulated,
-        served=min(1.0, (cell.median("samples") or 0) / (cell.fact("store_count") or math.inf)) or 1.0,
     )
     return Case(
         kinds=kinds,
         cell=cell,
         limits=limits(seen.demand(wanted), node, busy_frac=0.5),  # a report names the longer part
         rivals=_rivals(cell, seen, node),
-        bound=bound,
+        reported=reported,
     )
 
 

@@ -179,8 +179,3 @@ def _of_rate(label: str, rate: str, text: str) -> Accelerator:
 def landmarks() -> tuple[Accelerator, ...]:
     """Return the profiles that a plot of ImageNet marks where none was asked for."""
     return tuple(map(find_accelerator, ("k40:caffenet", "v100:resnet50", "a100:resnet50")))
-
-
-def usual() -> tuple[Accelerator, ...]:
-    """Return the profiles that an answer names where none was asked for."""
-    return tuple(map(find_accelerator, ("rtx4090", "a100", "h100")))

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from storebench.accelerators import Accelerator, usual
+from storebench.accelerators import Accelerator
 from storebench.analysis.bottleneck import Bottleneck
 from storebench.analysis.choices import Choice, Loss, choice_table, choices_of, cores_for
 from storebench.analysis.comparison import MIN_ROUNDS, PRACTICAL_FRAC, Ratio, Verdict, rounds_needed
@@ -22,23 +22,20 @@ from storebench.analysis.labels import (
     origin_words,
     size,
 )
+from storebench.analysis.limits import BUSY_FRAC
 from storebench.analysis.panels import Panel, base_rank, rate_ratio
-from storebench.analysis.roofline import BUSY_FRAC, Curve, Roofline
+from storebench.analysis.roofline import Curve, Roofline
 from storebench.analysis.summary import CellSummary, LoopWork, work_key, work_of
 from storebench.analysis.table import Table
 from storebench.codecs import any_size
 from storebench.datasets.base import FOLDER_PREFIX
 from storebench.formats.registry import is_installed, parse_backend, store_name_of
 from storebench.record.schema import OTHERS_MOST_FRAC
-from storebench.run.first_run.facts import NETWORK_SIDE
 from storebench.settings.words import LOCAL, CacheState, ComputeKind, Split
 from storebench.units import number_of
 
-MANY_DISTURBED_FRAC = 0.25
-"""If other work disturbed more than this share of the replicates, a line says so."""
-
-BUSY_MACHINE_FRAC = 0.5
-"""If it disturbed more than this share, the first sentence begins with it."""
+# If other work disturbed more than this share of the replicates, a line says so, and beyond the second the answer.
+_MANY_DISTURBED_FRAC, _BUSY_MACHINE_FRAC = 0.25, 0.5
 
 _MOST_CHANGES = 5
 _DECIDED = (Verdict.EQUAL, Verdict.SLOWER)
@@ -156,7 +153,7 @@ def _best(choices: Iterable[Choice]) -> Choice | None:
 
 
 def _rounds_words(ratio: Ratio | None) -> str:
-    """Return how many rounds tell a ratio from the 10% that matter; "" if they are too many."""
+    """Return the number of rounds that tell a ratio from the 10% that matter; "" if they are too many."""
     if ratio is None or not ratio.mid:
         return ""
     line = 1 + PRACTICAL_FRAC
@@ -185,7 +182,7 @@ def answer(
         training=work_of(base.cell) is LoopWork.TRAINING,
         accelerator=profile.title if profile else f"{len(named)} accelerators" if named else "",
         workers=_workers_here(choices[0], profile, curve) if profile else None,
-        busy=disturbed([choice.cell for choice in choices])[0] > BUSY_MACHINE_FRAC,
+        busy=disturbed([choice.cell for choice in choices])[0] > _BUSY_MACHINE_FRAC,
     )
     doubt = "no rate" if base.median("samples_per_s") is None else base.doubt
     if doubt:
@@ -196,16 +193,16 @@ def answer(
         )
     if panel.speaker.cold_start:
         sentence = "A cold start ranks no store: measure in memory, or with a memory limit."
-    photographs = (base.cell.data.image_size or 0) >= NETWORK_SIDE
     limit = limits.get(best.cell.key) if best else None
-    limit = limit if limit and limit.gain > 1.0 else None
     changes = [
         *_beside(choices, best),
-        *(() if doubt else _unranked(choices, best)),
         *_other_settings(panel, panels, best),
         *_training(panel, panels),
-        *(_enough(c) for roof in roofs for c in roof.curves if c is curve and c.decided and roof.trained),
-        *([f"What limits {best.label} is {limit.bound}: {limit.remedy}."] if best and limit else []),
+        *(
+            [f"What limits {best.label} is {limit.limit}: {limit.remedy}."]
+            if best and limit and limit.gain > 1
+            else []
+        ),
     ]
     return Answer(
         sentence=sentence,
@@ -213,7 +210,7 @@ def answer(
         choices=tuple(choices),
         best=best,
         is_taken=taken,
-        table=choice_table(choices, named or (usual() if photographs else ())) if len(choices) > 1 else None,
+        table=choice_table(choices, named) if len(choices) > 1 else None,
         lines=(
             *not_held(choice.cell for choice in choices),
             *_costs(choices[0], profile),
@@ -251,14 +248,14 @@ def _curve_of(base: CellSummary, roofs: Sequence[Roofline]) -> Curve | None:
 
 
 def _conditions(panel: Panel, base: CellSummary, best: Choice | None) -> str:
-    own = panel.first.cell
-    workers = number_of(own.workers, "worker") if own.workers else "no workers"
+    cell = panel.first.cell
+    workers = number_of(cell.workers, "worker") if cell.workers else "no workers"
     rounds = best.ratio.rounds if best and best.ratio else len(base.values("samples_per_s"))
-    ranks = f", {own.ranks} ranks" if own.ranks > 1 else ""
+    ranks = f", {cell.ranks} ranks" if cell.ranks > 1 else ""
     origin = origin_words(base)
     return (
         f"{dataset_label(base)}{f' ({origin})' if origin else ''}, {condition_label(panel.speaker)}, {workers},"
-        f" batches of {own.batch_size}{ranks}; {number_of(rounds, 'round')}."
+        f" batches of {cell.batch_size}{ranks}; {number_of(rounds, 'round')}."
     )
 
 
@@ -271,21 +268,10 @@ def _beside(choices: Sequence[Choice], best: Choice | None) -> list[str]:
         for choice in choices[1:]
         if choice is not best
         and not choice.cell.doubt
-        and (found := rate_ratio(choice.cell, best.cell)) is not None
-        and found.verdict in (Verdict.EQUAL, Verdict.UNDECIDED)
+        and (ratio := rate_ratio(choice.cell, best.cell)) is not None
+        and ratio.verdict in (Verdict.EQUAL, Verdict.UNDECIDED)
     ]
     return [f"Not told apart from {best.label}: {', '.join(alike)}."] if alike else []
-
-
-def _unranked(choices: Sequence[Choice], best: Choice | None) -> list[str]:
-    """Return a sentence for each store that looks faster than the best one, but may not be ranked."""
-    rate = (best or choices[0]).cell.median("samples_per_s") or 0.0
-    doubtful = [(c, c.cell.median("samples_per_s") or 0.0) for c in choices[1:] if c.cell.doubt]
-    return [
-        f"{choice.label} may be faster: {number(found)} images/s, but {choice.cell.doubt}."
-        for choice, found in doubtful
-        if found > rate
-    ]
 
 
 def _other_settings(main: Panel, panels: Sequence[Panel], best: Choice | None) -> list[str]:
@@ -297,16 +283,16 @@ def _other_settings(main: Panel, panels: Sequence[Panel], best: Choice | None) -
         other_work = not same or work_key(panel.first) != work_key(main.first)
         if panel is main or other_work or first is None or base is None or words in told:
             continue
-        found = panel.ratio(first)
-        if best is not None and (found is None or found.verdict is not Verdict.FASTER):
+        ratio = panel.ratio(first)
+        if best is not None and (ratio is None or ratio.verdict is not Verdict.FASTER):
             first = next((c for c in panel.measured if c.backend == best.cell.backend), panel.stored[-1])
-            found = panel.ratio(first)
+            ratio = panel.ratio(first)
         told[words] = ""
-        if found is not None and found.verdict is not Verdict.UNDECIDED:
+        if ratio is not None and ratio.verdict is not Verdict.UNDECIDED:
             workers = panel.first.cell.workers
             where = words[0].upper() + words[1:] + (f", {number_of(workers, 'worker')}" if workers else "")
-            is_faster = "" if found.verdict is Verdict.FASTER else f" is {found.verdict}"
-            times = f"{number(found.mid, 2)} times {backend_label(base.backend)}"
+            is_faster = "" if ratio.verdict is Verdict.FASTER else f" is {ratio.verdict}"
+            times = f"{number(ratio.mid, 2)} times {backend_label(base.backend)}"
             told[words] = f"{where}: {backend_label(first.backend)}{is_faster}, {times}."
     return list(filter(None, told.values()))
 
@@ -332,26 +318,18 @@ def _training(main: Panel, panels: Sequence[Panel]) -> list[str]:
     return [f"While {' or '.join(dict.fromkeys(names))} trains here, no store helps."] if names else []
 
 
-def _enough(curve: Curve) -> str:
-    """Return up to which accelerator a store is fast enough."""
-    rate = number(min(curve.starving.low or curve.starving.mid, curve.supply.mid))
-    return f"Enough for an accelerator below {rate} images/s: {backend_label(curve.backend)}."
-
-
-def _decodes_only(cell: CellSummary) -> bool:
-    """Whether a cell loads from memory, so that the CPU time of an image says how many workers are enough."""
-    in_memory = cell.cell.cache == CacheState.WARM and cell.cell.place == LOCAL
-    return in_memory and cell.cell.compute.kind is ComputeKind.NONE and cell.cell.ranks == 1
-
-
 def _workers_here(base: Choice, profile: Accelerator, curve: Curve | None) -> int | None:
     """Return the workers that feed an accelerator, if this machine has a core for each and fewer were measured."""
-    if curve is None or not curve.decided or not base.cpu_s or not _decodes_only(base.cell):
+    cell, fields = base.cell, base.cell.cell
+    # From memory and without a network, the CPU time of an image says how many workers are enough.
+    loads = fields.cache == CacheState.WARM and fields.place == LOCAL and fields.ranks == 1
+    loads = loads and fields.compute.kind is ComputeKind.NONE
+    if curve is None or not curve.decided or not base.cpu_s or not loads:
         return None
     needed = cores_for(profile, base.cpu_s)
-    possible = base.cell.cell.workers < needed <= int(base.cell.fact("conditions_cores") or 1)
+    possible = fields.workers < needed <= int(cell.fact("conditions_cores") or 1)
     handed = 1 / (1 + profile.images_per_s * curve.constant_s) >= BUSY_FRAC
-    return needed if possible and handed and not base.cell.at_most else None
+    return needed if possible and handed and not cell.at_most else None
 
 
 def _costs(base: Choice, profile: Accelerator | None) -> Iterable[str]:
@@ -359,19 +337,14 @@ def _costs(base: Choice, profile: Accelerator | None) -> Iterable[str]:
     cell, cpu_s = base.cell, base.cpu_s
     cost = f"Cost: an image of {base.label} takes {duration(cpu_s)} of one core"
     if cpu_s and profile:
-        needed, cores = cores_for(profile, cpu_s), int(cell.fact("conditions_cores") or 1)
-        yield f"{cost}, so {profile.title} needs {number_of(needed, 'core')}."
-        if _decodes_only(cell):
-            have = number_of(cores, "core")
-            yield f"Workers: {needed:,} prepare enough, each on a core of its own; this machine has {have}."
+        needed, have = cores_for(profile, cpu_s), number_of(int(cell.fact("conditions_cores") or 1), "core")
+        yield f"{cost}, so {profile.title} needs {number_of(needed, 'core')}; this machine has {have}."
     elif cpu_s:
         yield f"{cost}: {number(1000 * cpu_s, 2)} cores per 1,000 images/s."
     if cell.whole is not None:
         memory, later = size(cell.whole.memory_bytes), "every epoch reads the disk (measure --cache limited)"
         later = "the second epoch is warm" if cell.whole.fits else later
         yield f"Memory: {size(cell.whole.total_bytes)} hold all files; this machine has {memory}, so {later}."
-        first_s = duration(cell.median("time_to_first_batch_s"))
-        yield f"First batch: {first_s} after the epoch begins, once workers and readers are open."
 
 
 def _after(taken: Choice) -> Iterable[str]:
@@ -415,4 +388,4 @@ def disturbed(cells: Sequence[CellSummary]) -> tuple[float, str]:
         f"Other work took more than {OTHERS_MOST_FRAC:.0%} of the cores during {count} of"
         f" {number_of(len(rows), 'replicate')}: run this again on an idle machine before you decide."
     )
-    return frac, warning if frac > MANY_DISTURBED_FRAC else ""
+    return frac, warning if frac > _MANY_DISTURBED_FRAC else ""

@@ -1,85 +1,49 @@
 """The limit of a cell: the part whose removal would gain most, and by how much."""
 
-import enum
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from storebench.analysis.comparison import Ratio, Verdict
+from storebench.analysis.limits import REMEDIES
 from storebench.analysis.panels import paired
 from storebench.analysis.summary import MEMORY_FORMAT, STATE_COLUMNS, CellSummary, ceiling_key, key_without
 from storebench.errors import StorebenchError
 from storebench.formats.registry import get_format
-from storebench.settings.words import BOUNDED_STATES, CacheState, ComputeKind
+from storebench.settings.words import BOUNDED_STATES, CacheState, ComputeKind, Limit
 
+# A part is a cell's limit only if without it the cell would be this many times as fast.
 LEAST_GAIN = 1.05
-"""A part is a cell's limit only if without it the cell would be this many times as fast."""
 
+# Bytes that arrive at this share of the device's best rate mean that the device is the limit; beyond the second, that
+# its best rate was measured too low.
 _DEVICE_LIMIT_FRAC, _DEVICE_EXCEEDED = 0.70, 1.5
-"""Bytes that arrive at this share of the device's best rate mean that the device is the limit; beyond 1.5, that its best
-rate was measured too low."""
 
+# If the cache state is unknown, device reads of this share of the payload mean that the device served the cell.
 _FED_BY_DEVICE_FRAC = 0.10
-"""If the cache state is unknown, device reads of this share of the payload mean that the device served the cell."""
 
+# From this share of the cores on, most of a handoff is a wait for one.
 _CORES_FULL_FRAC = 0.90
-"""Of the cores; from there on, most of a handoff is a wait for one."""
-
-_PLANNED = {"lmdb": "direct", "hdf5": "direct", "files": "threads"}
-"""Format -> its reader that keeps several requests in flight."""
 
 _DEVICE_RATES = tuple(
     f"device_{name}_bytes_per_s"
     for name in ("random_1", "random_4", "random_16", "random_32", "sequential", "best")
 )
-
-
-class Bound(enum.StrEnum):
-    """The limit of a cell."""
-
-    COMPUTE = "compute"
-    COPY = "copy"
-    CONTENTION = "contention"
-    STORAGE = "device bandwidth"
-    LATENCY = "read latency"
-    FETCH = "fetch"
-    READER = "reader"
-    DECODE = "decode"
-    PREP = "prep"
-    HANDOFF = "handoff"
-    BALANCED = "balanced"
-
-
-_IN_LOOP = (Bound.COMPUTE, Bound.COPY, Bound.CONTENTION)
-
-_REMEDIES = {
-    Bound.COMPUTE: "a faster accelerator, or a smaller network: no store helps",
-    Bound.COPY: "pinned memory, or smaller samples",
-    Bound.CONTENTION: "fewer workers, or more cores: loading takes the network's cores",
-    Bound.STORAGE: "a faster disk, fewer bytes (a codec), or more memory",
-    Bound.FETCH: "more reads in flight, or more memory",
-    Bound.READER: "another reader or container",
-    Bound.DECODE: "more workers, a faster decoder, or raw pixels",
-    Bound.PREP: "more workers, or cheaper augmentation",
-    Bound.HANDOFF: "larger batches, or another loader",
-    Bound.BALANCED: "no single part limits it",
-}
-
-_AT_SERVERS = {
-    Bound.STORAGE: "a faster line, fewer bytes (a codec), or copying first",
-    Bound.LATENCY: "more requests in flight, larger objects, or copying first",
-}
+_IN_LOOP = (Limit.COMPUTE, Limit.COPY, Limit.CONTENTION)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bottleneck:
     """The limit of a cell: its share of the time of a sample, and an upper bound on the speed-up without it."""
 
-    bound: Bound
+    limit: Limit
     share: float
     gain: float
-    remedy: str
+
+    @property
+    def remedy(self) -> str:
+        return REMEDIES[self.limit]
 
 
 def bottlenecks(cells: Iterable[CellSummary]) -> dict[tuple[str, str], Bottleneck]:
@@ -129,50 +93,54 @@ def _bottleneck(
         taken = max(0.0, spent["compute_s"] - null.per_sample("compute_s"))
     storage, side_by_side = _storage_part(cell, spent, warm), _side_by_side(cell, spent)
     costs = {
-        Bound.COMPUTE: spent["compute_s"],
-        Bound.COPY: spent["h2d_s"],
-        Bound.CONTENTION: taken,
-        _device_bound(cell, device_rate): storage / side_by_side,
-        Bound.READER: (spent["fetch_s"] - storage) / side_by_side,
-        Bound.DECODE: spent["decode_s"] / side_by_side,
-        Bound.PREP: spent["prep_s"] / side_by_side,
+        Limit.COMPUTE: spent["compute_s"],
+        Limit.COPY: spent["h2d_s"],
+        Limit.CONTENTION: taken,
+        _device_limit(cell, device_rate): storage / side_by_side,
+        Limit.READER: (spent["fetch_s"] - storage) / side_by_side,
+        Limit.DECODE: spent["decode_s"] / side_by_side,
+        Limit.PREP: spent["prep_s"] / side_by_side,
         # A handoff costs the producer and the loop, and the one loop receives all batches.
-        Bound.HANDOFF: spent["handover_s"],
+        Limit.HANDOFF: spent["handover_s"],
     }
     gains = {part: _gain(part, cell, total, costs) for part in costs}
     idle = cell.cell.compute.kind is ComputeKind.NONE  # what its steps take is an interruption
-    ranked = (part for part in costs if part is not Bound.CONTENTION and not (idle and part is Bound.COMPUTE))
-    bound: Bound = max(ranked, key=lambda part: (gains[part], costs[part]))
-    if gains[bound] < LEAST_GAIN:
-        bound = Bound.BALANCED
-    elif bound is Bound.COMPUTE and taken:
-        bound = Bound.CONTENTION
+    ranked = (part for part in costs if part is not Limit.CONTENTION and not (idle and part is Limit.COMPUTE))
+    limit: Limit = max(ranked, key=lambda part: (gains[part], costs[part]))
+    if gains[limit] < LEAST_GAIN:
+        limit = Limit.BALANCED
+    elif limit is Limit.COMPUTE and taken:
+        limit = Limit.CONTENTION
     return Bottleneck(
-        bound=bound,
-        share=min(1.0, costs.get(bound, 0.0) / total),
-        gain=gains.get(bound, max(gains.values())),
-        remedy=_remedy(bound, cell),
+        limit=limit,
+        share=min(1.0, costs.get(limit, 0.0) / total),
+        gain=gains.get(limit, max(gains.values())),
     )
 
 
-def _gain(bound: Bound, cell: CellSummary, total: float, costs: Mapping[Bound, float]) -> float:
+def _gain(part: Limit, cell: CellSummary, total: float, costs: Mapping[Limit, float]) -> float:
     """Return an upper bound on the speed-up if a part cost nothing. With workers, producing, computing and handoff overlap.
 
     With no core left for the loop, most of a handoff is a wait for one, and would be shorter with less to produce.
     """
-    left = [total - costs[bound]]
-    if bound not in (Bound.STORAGE, Bound.LATENCY, Bound.FETCH):
+    left = [total - costs[part]]
+    if part not in (Limit.STORAGE, Limit.LATENCY, Limit.FETCH):
         left.append(total * _tier_share(cell))
     if cell.cell.workers:
-        stages = (*_IN_LOOP, Bound.HANDOFF)
         cores_used = cell.median("whole_cores_used") or 0.0
         crowded = cores_used >= _CORES_FULL_FRAC * (cell.fact("conditions_cores") or math.inf)
-        left += [
-            sum(cost for part, cost in costs.items() if part not in stages)
-            - (0.0 if bound in stages else costs[bound]),
-            costs[Bound.COMPUTE] + costs[Bound.COPY] - (costs[bound] if bound in _IN_LOOP else 0.0),
-            0.0 if bound is Bound.HANDOFF or crowded else costs[Bound.HANDOFF],
-        ]
+        producing = sum(cost for name, cost in costs.items() if name not in (*_IN_LOOP, Limit.HANDOFF))
+        computing, handoff = (
+            costs[Limit.COMPUTE] + costs[Limit.COPY],
+            0.0 if crowded else costs[Limit.HANDOFF],
+        )
+        if part is Limit.HANDOFF:
+            handoff = 0.0
+        elif part in _IN_LOOP:
+            computing -= costs[part]
+        else:
+            producing -= costs[part]
+        left += [producing, computing, handoff]
     return max(1.0, total / max(*left, 1e-12))
 
 
@@ -186,7 +154,7 @@ def _tier_share(cell: CellSummary) -> float:
 
 
 def _side_by_side(cell: CellSummary, spent: Mapping[str, float]) -> float:
-    """Return how many producers work at once: all, or fewer if their CPU time fills the cores that others leave."""
+    """Return the number of producers at work at once: fewer than all if their CPU time fills the cores that others leave."""
     workers, spans = max(cell.cell.workers, 1), spent["fetch_s"] + spent["decode_s"] + spent["prep_s"]
     cores, wall_s = cell.fact("conditions_cores"), cell.median("conditions_wall_s")
     if workers == 1 or not spans or not cores or not wall_s:
@@ -212,14 +180,14 @@ def _storage_part(cell: CellSummary, spent: Mapping[str, float], warm: CellSumma
     return spent["fetch_s"] if read and requested and read >= _FED_BY_DEVICE_FRAC * requested else 0.0
 
 
-def _device_bound(cell: CellSummary, best: float | None) -> Bound:
+def _device_limit(cell: CellSummary, best: float | None) -> Limit:
     arriving = _arriving_bytes_per_s(cell)
     if cell.cell.place.remote:
         arriving = per_image(cell, "remote_received_bytes") * (cell.median("samples_per_s") or 0)
         best = 1e6 * (cell.fact("place_emulated_mb_s") or math.inf)
     if best is None or not arriving or arriving > _DEVICE_EXCEEDED * best:
-        return Bound.FETCH
-    return Bound.STORAGE if arriving >= _DEVICE_LIMIT_FRAC * best else Bound.LATENCY
+        return Limit.FETCH
+    return Limit.STORAGE if arriving >= _DEVICE_LIMIT_FRAC * best else Limit.LATENCY
 
 
 def _arriving_bytes_per_s(cell: CellSummary) -> float | None:
@@ -240,20 +208,9 @@ def per_image(cell: CellSummary, counter: str) -> float:
 
 
 def looks_ahead(cell: CellSummary) -> bool:
-    """Return whether a cell's reader is told the order of the epoch; True if its format is not installed here."""
+    """Whether a cell's reader is told the order of the epoch; True if its format is not installed here."""
     backend = cell.cell.backend
     try:
         return get_format(backend.format).readers()[backend.reader].reader.looks_ahead()
     except (StorebenchError, KeyError):
         return True
-
-
-def _remedy(bound: Bound, cell: CellSummary) -> str:
-    if cell.cell.place.remote and bound in _AT_SERVERS:
-        return _AT_SERVERS[bound]
-    if bound is not Bound.LATENCY:
-        return _REMEDIES[bound]
-    planned = _PLANNED.get(cell.cell.backend.format)
-    if planned is None or cell.cell.backend.reader == planned:
-        return "more reads in flight (workers), or more memory"
-    return f"more reads in flight: {cell.backend.partition('?')[0].partition(':')[0]}:{planned}"

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from storebench.analysis.summary import CellSummary
 from storebench.codecs import any_size, decoding_of
 
+# Codecs of one container that a table and a plot are worth.
 FEWEST = 3
-"""Codecs of one container that a table and a plot are worth."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,28 +32,26 @@ def coded(cells: Iterable[CellSummary]) -> list[Coded]:
     """Return the codecs of the container and reader that have most of them, from the largest payload to the smallest."""
     groups: dict[tuple[str, str], list[Coded]] = {}
     for cell in cells:
-        own, rate = cell.cell.backend, cell.median("samples_per_s")
-        if rate and not cell.is_null and not any_size(own.codec):
-            found = Coded(
+        backend, rate = cell.cell.backend, cell.median("samples_per_s")
+        if rate and not cell.is_null and not any_size(backend.codec):
+            codec = Coded(
                 cell=cell,
-                name=str(decoding_of(own.codec, own.codec_options)),
+                name=str(decoding_of(backend.codec, backend.codec_options)),
                 bytes_per_image=cell.fact("store_payload_bytes") / cell.fact("store_count"),
                 images_per_s=rate,
                 psnr_db=cell.fact("store_psnr_db"),
             )
-            groups.setdefault((own.format, own.reader), []).append(found)
+            groups.setdefault((backend.format, backend.reader), []).append(codec)
     most = max(groups.values(), key=len, default=[])
-    best = set(frontier([one for one in most if one.lossless])) | {
-        one for one in frontier(most) if not one.lossless
-    }
-    marked = [dataclasses.replace(one, frontier=one in best) for one in most]
-    return sorted(marked, key=lambda one: -one.bytes_per_image)
+    best = [*frontier([codec for codec in most if codec.lossless]), *frontier(most)]
+    marked = [dataclasses.replace(codec, frontier=codec in best) for codec in most]
+    return sorted(marked, key=lambda codec: -codec.bytes_per_image)
 
 
 def frontier(codecs: Sequence[Coded]) -> list[Coded]:
     """Return the codecs that no other one beats in both size and rate, the smallest first."""
     kept: list[Coded] = []
-    for one in sorted(codecs, key=lambda one: (one.bytes_per_image, -one.images_per_s)):
-        if not kept or one.images_per_s > kept[-1].images_per_s:
-            kept.append(one)
+    for codec in sorted(codecs, key=lambda codec: (codec.bytes_per_image, -codec.images_per_s)):
+        if not kept or codec.images_per_s > kept[-1].images_per_s:
+            kept.append(codec)
     return kept

@@ -16,10 +16,7 @@ from storebench.run.matrix import MODEL_CROPS
 from storebench.settings.backend import STREAM
 from storebench.settings.loop import SETTINGS
 from storebench.settings.words import LOCAL, CacheState, ComputeKind, Place, Split
-from storebench.units import number_of
-
-EMULATED_FACTS = ("emulated_first_byte_ms", "emulated_round_trip_ms", "emulated_mb_s")
-"""Facts of a place that are emulated; null for what is not."""
+from storebench.units import format_bytes, number_of
 
 ORIGINAL = "original"
 DATASETS = {"mnist": "MNIST", "cifar10": "CIFAR-10", "imagenet": "ImageNet"}
@@ -73,36 +70,32 @@ def backend_label(backend: str) -> str:
     return f"{name} ({details})" if details else name
 
 
-def dataset_label(cell: Cell | CellSummary) -> str:
-    """Return a dataset in words, "ImageNet, 4,000 images"; for a summary also where it was read, if that varies."""
-    fields, place = _fields(cell), cell.place if isinstance(cell, CellSummary) else ""
-    name = fields.data.name
-    title = Path(name).name if name.startswith(PATH_PREFIXES) else DATASETS.get(name, name)
-    count = min((number for number in (fields.data.size, fields.data.limit) if number), default=None)
-    if count and isinstance(cell, CellSummary):
-        count = min(count, cell.fact("store_count") or count)  # a limit may be larger than the dataset
-    words = [title] + ([f"{count:,} images"] if count else [])
-    words += [fields.data.split] if fields.data.split != Split.TRAIN else []
-    return plain(", ".join([*words, *([place] if place else [])]))
+def dataset_label(cell: CellSummary) -> str:
+    """Return a dataset in words, "ImageNet, 4,000 images", and where it was read, if that varies."""
+    data = cell.cell.data
+    title = (
+        Path(data.name).name if data.name.startswith(PATH_PREFIXES) else DATASETS.get(data.name, data.name)
+    )
+    # A limit may be larger than the dataset.
+    counts = [count for count in (data.size, data.limit) if count]
+    count = min([*counts, cell.fact("store_count") or math.inf]) if counts else 0
+    split = data.split if data.split != Split.TRAIN else ""
+    return plain(", ".join(filter(None, (title, f"{count:,} images" if count else "", split, cell.place))))
 
 
-def dataset_slug(cell: Cell | CellSummary) -> str:
+def dataset_slug(cell: CellSummary) -> str:
     """Return a dataset as part of a file name: "imagenet-4000"."""
-    fields, place = _fields(cell), cell.place if isinstance(cell, CellSummary) else ""
-    parts = [Path(fields.data.name).name] + [str(n) for n in (fields.data.size, fields.data.limit) if n]
-    parts += ["synthetic"] if fields.data.synthetic else []
-    parts += [fields.data.split] if fields.data.split != Split.TRAIN else []
-    parts += place.removeprefix("on ").replace(",", "").split()
+    data = cell.cell.data
+    parts = [Path(data.name).name] + [str(n) for n in (data.size, data.limit) if n]
+    parts += ["synthetic"] if data.synthetic else []
+    parts += [data.split] if data.split != Split.TRAIN else []
+    parts += cell.place.removeprefix("on ").replace(",", "").split()
     return "-".join("".join(c if c.isalnum() else "_" for c in part) for part in parts)
 
 
-def _fields(cell: Cell | CellSummary) -> Cell:
-    return cell.cell if isinstance(cell, CellSummary) else cell
-
-
-def setting_label(cell: Cell | CellSummary, varying: Collection[str] = ()) -> str:
+def setting_label(cell: CellSummary, varying: Collection[str] = ()) -> str:
     """Return the conditions of a measurement in words: the usual ones, and the fields that vary."""
-    fields = _fields(cell)
+    fields = cell.cell
     named = {row.name for row in SETTINGS if row.told} | set(varying)
     shown = [name for name in (*SETTING_COLUMNS, EPOCHS) if name in named]
     if "cache" in shown:
@@ -121,35 +114,23 @@ def common_setting(cells: Sequence[CellSummary]) -> str:
     return f"{dataset_label(cells[0])}: {', '.join(shared)}" if cells else ""
 
 
-def network_label(cell: CellSummary) -> str:
-    """Return a network that was trained on this machine in words: "ResNet-50 here"."""
-    return f"{MODELS.get(cell.cell.model, cell.cell.model)} here"
-
-
-def state_label(cell: Cell | CellSummary) -> str:
+def state_label(cell: CellSummary) -> str:
     """Return the state of the page cache in words: "in memory", "larger than memory (400 MiB)"."""
-    fields = _fields(cell)
-    whole = isinstance(cell, CellSummary) and cell.whole_only
-    words = _STATES.get(CacheState(fields.cache), "cache as found")
-    limit = f" ({size(fields.memory_bytes)})" if fields.cache == CacheState.LIMITED else ""
-    return words + limit + (", not shown to be steady" if whole else "")
+    words = _STATES.get(cell.cell.cache, "cache as found")
+    limit = f" ({size(cell.cell.memory_bytes)})" if cell.cell.cache == CacheState.LIMITED else ""
+    return words + limit + (", not shown to be steady" if cell.whole_only else "")
 
 
 def condition_label(cell: CellSummary) -> str:
     """Return the state of the store as a person would say it: "in memory", "larger than memory, read-ahead 128 KiB"."""
-    words = _STATES.get(CacheState(cell.cell.cache), "cache as found")
+    words = _STATES.get(cell.cell.cache, "cache as found")
     if cell.cell.place.remote:
         words = place_words(cell.cell.place)
     elif cell.cell.place != LOCAL:
         words += f", {place_words(cell.cell.place)}"
     kib, tier = cell.cell.readahead_kib, cell.cell.tier
-    words += "" if kib is None else f", {readahead_label(kib)}"
+    words += "" if kib is None else f", read-ahead {format_bytes(1024 * kib)}"
     return words if tier is None else f"{words}, storage EMULATED as {tier}"
-
-
-def readahead_label(kib: int) -> str:
-    """Return the size of the read-ahead in words: "read-ahead 128 KiB", "read-ahead 8 MiB"."""
-    return "read-ahead " + (f"{kib // 1024} MiB" if kib >= 1024 and not kib % 1024 else f"{kib} KiB")
 
 
 def _setting_word(name: str, value: object, cell: Cell) -> str:
@@ -159,8 +140,8 @@ def _setting_word(name: str, value: object, cell: Cell) -> str:
         return f"batch {value} per rank"
     if name == "sync" and (cell.ranks == cell.trainers or cell.compute.kind is ComputeKind.NONE):
         return ""
-    if (known := _SETTINGS[name].labels.get(value)) is not None:
-        return known
+    if (label := _SETTINGS[name].labels.get(value)) is not None:
+        return label
     if name == "model":
         return "" if cell.compute.kind is ComputeKind.NONE else MODELS.get(str(value), str(value))
     if name == "memory_bytes":
@@ -196,7 +177,7 @@ def place_words(place: Place) -> str:
 
 
 def caveats(cells: Iterable[CellSummary]) -> list[str]:
-    """Return what is not real about these cells, and which replicates were not steady."""
+    """Return the ways in which these cells are not real."""
     noted: dict[str, None] = {}
     for cell in cells:
         if origin := origin_words(cell):
@@ -208,15 +189,15 @@ def caveats(cells: Iterable[CellSummary]) -> list[str]:
             noted[f"EMULATED storage: reads limited as by {cell.cell.tier}"] = None
         if skipped := cell.fact("store_skipped_files"):
             noted[f"SKIPPED files: {number_of(int(skipped), 'unreadable file')} left out"] = None
-        if server := cell.fact("place_server"):
-            noted[f"SERVED BY {server}{_emulation(cell)}"] = None
+        if cell.fact("place_server"):
+            noted[f"SERVED BY {_server_words(cell)}"] = None
         if cell.held_elsewhere:
             noted[f"HELD ELSEWHERE: {backend_label(cell.backend)} read fewer bytes than it served"] = None
     return list(noted)
 
 
 def origin_words(cell: CellSummary) -> str:
-    """Return what is not real about a cell's images; "" if they are those of the dataset."""
+    """Return how a cell's images differ from those of the dataset, or ""."""
     origin = cell.fact("store_origin") or ("synthetic" if cell.cell.data.synthetic else "real")
     if origin == "derived":
         share = percent(cell.fact("store_derived_frac"))
@@ -231,11 +212,13 @@ def _served_clause(cell: CellSummary) -> str:
     return served_note((height, width), cell.cell.data.image_size or MODEL_CROPS.get(cell.cell.model))
 
 
-def _emulation(cell: CellSummary) -> str:
-    names = (*EMULATED_FACTS, "first_byte_ms", "mb_s")
-    facts = PlaceFacts(server="", **{name: cell.fact(f"place_{name}") for name in names})
-    emulated = facts.title and f"{facts.title}, not the network of a data centre"
-    return f"{emulated}; {facts.achieved}" if facts.achieved else emulated
+def _server_words(cell: CellSummary) -> str:
+    names = ("emulated_first_byte_ms", "emulated_round_trip_ms", "emulated_mb_s", "first_byte_ms", "mb_s")
+    facts = PlaceFacts(
+        server=cell.fact("place_server"), **{name: cell.fact(f"place_{name}") for name in names}
+    )
+    emulated = ", not the network of a data centre" if facts.title != facts.server else ""
+    return f"{facts.title}{emulated}{f'; {facts.achieved}' if facts.achieved else ''}"
 
 
 def not_held(cells: Iterable[CellSummary]) -> list[str]:
@@ -268,12 +251,12 @@ def mark(cell: CellSummary) -> str:
     return f"{moving} of {number_of(of, 'replicate')} not steady" if moving else ""
 
 
-def verdict_words(found: Ratio | None, cell: CellSummary, base: CellSummary) -> str:
+def verdict_words(ratio: Ratio | None, cell: CellSummary, base: CellSummary) -> str:
     """Return the verdict on a cell over its base, with the reason where it is undecided."""
-    if found is None:
+    if ratio is None:
         return "not compared"
-    if found.verdict is not Verdict.UNDECIDED:
-        return str(found.verdict)
+    if ratio.verdict is not Verdict.UNDECIDED:
+        return str(ratio.verdict)
     reason = cell.doubt or base.doubt or ("at most" if cell.at_most or base.at_most else "")
     return f"undecided ({reason})" if reason else "undecided"
 
@@ -287,18 +270,16 @@ def number(value: float | None, digits: int = 3) -> str:
     if not math.isfinite(value):
         return str(value)
     decimals = digits - 1 - int(f"{value:.{digits - 1}e}".partition("e")[2])
-    if not -12 <= decimals <= digits + 3:
-        return f"{value:.{digits - 1}e}"
     return f"{round(value, decimals):,.{max(decimals, 0)}f}"
 
 
-def with_interval(found: Estimate | Ratio | None) -> str:
+def with_interval(figure: Estimate | Ratio | None) -> str:
     """Return "3.10 [2.91, 3.32]"; the figure alone if there is no interval."""
-    if found is None or found.mid is None:
+    if figure is None or figure.mid is None:
         return ""
-    if found.low is None or found.high is None:
-        return number(found.mid)
-    return f"{number(found.mid)} [{number(found.low)}, {number(found.high)}]"
+    if figure.low is None or figure.high is None:
+        return number(figure.mid)
+    return f"{number(figure.mid)} [{number(figure.low)}, {number(figure.high)}]"
 
 
 _SIZES = {30: "GiB", 20: "MiB", 10: "KiB", 0: "bytes"}

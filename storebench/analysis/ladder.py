@@ -1,7 +1,7 @@
 """LMDBIO's ladder as measured: the rate on each rung of `storebench.formats.lmdb.direct`, and what each rung gained."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from storebench.analysis.comparison import Estimate, Ratio, Verdict, estimate
@@ -10,8 +10,7 @@ from storebench.analysis.summary import CellSummary, Round, key_without
 from storebench.formats.lmdb.direct import RUNGS, Rung
 from storebench.settings.words import Share
 
-LEAST_RUNGS = 3
-"""Fewest measured rungs of a ladder."""
+_LEAST_RUNGS = 3
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -25,46 +24,40 @@ class Step:
     over_plain: Ratio | None
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Ladder:
-    """The rungs that were measured under one setting, from the lowest."""
-
-    steps: tuple[Step, ...]
-
-
-def ladders(panels: Iterable[Panel]) -> list[Ladder]:
-    """Return the ladder of each setting under which enough of its rungs were measured."""
+def ladders(panels: Iterable[Panel]) -> list[list[Step]]:
+    """Return the ladder of each setting under which enough of its rungs were measured, each from the lowest rung."""
     listed = list(panels)
     shared = [cell for panel in listed for cell in panel.measured if cell.cell.share is not Share.NONE]
     made = []
     for panel in listed:
         key = key_without(panel.first, "backend", "share")
         beside = [cell for cell in shared if key_without(cell, "backend", "share") == key]
-        found = {(cell.backend, cell.cell.share): cell for cell in (*beside, *panel.measured)}
-        rungs = {rung.key: cell for rung in RUNGS if (cell := found.get((rung.backend, rung.share)))}
-        if len(rungs) >= LEAST_RUNGS and "plain" in rungs:
-            made.append(Ladder(steps=tuple(_steps(rungs))))
+        cells = {(cell.backend, cell.cell.share): cell for cell in (*beside, *panel.measured)}
+        rungs = {rung.key: cell for rung in RUNGS if (cell := cells.get((rung.backend, rung.share)))}
+        if len(rungs) >= _LEAST_RUNGS and "plain" in rungs:
+            made.append(
+                [
+                    Step(
+                        rung=rung,
+                        cell=rungs[rung.key],
+                        rate=estimate(list(_rates(rungs[rung.key]).values())),
+                        gain=_gain(rungs[rung.key], rungs.get(rung.below or "")),
+                        over_plain=None if rung.key == "plain" else _gain(rungs[rung.key], rungs["plain"]),
+                    )
+                    for rung in RUNGS
+                    if rung.key in rungs
+                ]
+            )
     return made
 
 
-def _steps(rungs: Mapping[str, CellSummary]) -> Iterable[Step]:
-    for rung in RUNGS:
-        if rung.key in rungs:
-            cell, below = rungs[rung.key], rungs.get(rung.below or "")
-            yield Step(
-                rung=rung,
-                cell=cell,
-                rate=estimate(list(_rates(cell).values())),
-                gain=None if below is None else _gain(cell, below),
-                over_plain=None if rung.key == "plain" else _gain(cell, rungs["plain"]),
-            )
-
-
-def _gain(cell: CellSummary, below: CellSummary) -> Ratio | None:
+def _gain(cell: CellSummary, below: CellSummary | None) -> Ratio | None:
     """Return the ratio of two rungs; they read one store, so a cold start is no doubt."""
-    found = paired(_rates(cell), _rates(below))
+    if below is None:
+        return None
+    ratio = paired(_rates(cell), _rates(below))
     doubtful = any(side.doubt not in ("", "cold start") or side.at_most for side in (cell, below))
-    return dataclasses.replace(found, verdict=Verdict.UNDECIDED) if found and doubtful else found
+    return dataclasses.replace(ratio, verdict=Verdict.UNDECIDED) if ratio and doubtful else ratio
 
 
 def _rates(cell: CellSummary) -> dict[Round, float]:

@@ -1,9 +1,8 @@
 """The storage roofline: which accelerators each store feeds.
 
-The supply rate F of a store comes from the cell that only loads. An accelerator that takes G samples per second is fed
-min(F, 1 / (1/G + c)) of them with workers, and 1 / (1/G + 1/F + c) without, where c is the least time per sample for
-handing a batch over. It starves if it is busy less than 90% of its time. Cells with emulated compute, and cells that
-train on a GPU, are points that test the formula.
+The supply rate of a store comes from the cell that only loads, and analysis/limits.py says how much of it reaches an
+accelerator, with the least time per sample for handing a batch over. An accelerator starves if it is busy less than 90%
+of its time. Cells with emulated compute, and cells that train on a GPU, are points that test the law.
 """
 
 import dataclasses
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from storebench.analysis.comparison import MIN_ROUNDS, Estimate, estimate, median
+from storebench.analysis.limits import BUSY_FRAC, delivered, starving_above
 from storebench.analysis.panels import DEFAULT_READAHEAD_KIB, Panel, state_rank
 from storebench.analysis.summary import (
     MEMORY_FORMAT,
@@ -27,14 +27,11 @@ from storebench.datasets.base import FOLDER_PREFIX
 from storebench.run.matrix import MODEL_CROPS
 from storebench.settings.words import ComputeKind
 
-BUSY_FRAC = 0.9
-"""Below this share of its time, an accelerator is starving."""
-
+# Fields that may differ between a point and its supply rate: what is computed, and how long.
 _FREE = frozenset({"compute", "model", "max_steps", "warmup_steps", "passes", "epochs"})
-"""Fields that may differ between a point and its supply rate: what is computed, and how long."""
 
+# Cells with this many speeds of emulated compute are nothing but points of a roofline.
 _LEAST_SPEEDS = 3
-"""Cells with this many speeds of emulated compute are nothing but points of a roofline."""
 
 
 class Feeding(enum.StrEnum):
@@ -43,21 +40,6 @@ class Feeding(enum.StrEnum):
     FEEDS = "feeds it"
     STARVES = "starves it"
     UNDECIDED = "cannot be told"
-
-
-def delivered(ingestion: float, supply: float, constant_s: float, *, overlap: bool) -> float:
-    """Return the samples per second that reach an accelerator that takes `ingestion` of them, by the formula."""
-    step_s = 1 / ingestion + constant_s
-    return min(supply, 1 / step_s) if overlap else 1 / (step_s + 1 / supply)
-
-
-def starving_above(supply: float, constant_s: float, *, overlap: bool) -> float:
-    """Return the ingestion rate above which an accelerator is busy less than `BUSY_FRAC`, by the formula."""
-    idle_frac = 1 / BUSY_FRAC - 1
-    if not overlap:
-        return idle_frac / (1 / supply + constant_s)
-    full = supply / BUSY_FRAC
-    return min(full, idle_frac / constant_s) if constant_s > 0 else full
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -124,19 +106,10 @@ class Curve:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Network:
-    """A network that was trained on this machine: an accelerator whose ingestion rate was measured."""
-
-    cell: CellSummary
-    rate: Estimate
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
 class Roofline:
-    """The curves of all stores under one setting, and the networks that were trained on the same machine and dataset."""
+    """The curves of all stores under one setting."""
 
     curves: tuple[Curve, ...]
-    trained: tuple[Network, ...] = ()
 
     @property
     def first(self) -> CellSummary:
@@ -162,11 +135,12 @@ def model_errors(points: Sequence[Point]) -> tuple[float, float] | None:
 
 def rooflines(cells: Iterable[CellSummary]) -> list[Roofline]:
     """Return the rooflines that cells make, the one that speaks for the others first; settings decide, never results."""
-    every = [cell for cell in cells if cell.usable]
     loaders: dict[tuple[Any, ...], dict[str, CellSummary]] = {}
     fed: dict[tuple[Any, ...], list[CellSummary]] = {}
     handing: dict[tuple[Any, ...], list[CellSummary]] = {}
-    for cell in (cell for cell in every if not cell.is_null):
+    for cell in cells:
+        if not cell.usable or cell.is_null:
+            continue
         real = cell.cell.compute.kind is ComputeKind.REAL
         # A network on the CPU takes the producers' cores: it is no accelerator.
         if _emulates(cell) or (real and cell.cell.device != "cpu"):
@@ -175,26 +149,17 @@ def rooflines(cells: Iterable[CellSummary]) -> list[Roofline]:
                 fed.setdefault((*_key(cell, crops=crops), cell.backend), []).append(cell)
                 handing.setdefault(_key(cell, any_state=True, crops=crops), []).append(cell)
         elif cell.cell.compute.kind is ComputeKind.NONE and cell.median("samples_per_s"):
-            known = loaders.setdefault(_key(cell), {})
-            longest = known.get(cell.backend)
-            if longest is None or (longest.median("timed_steps") or 0) < (cell.median("timed_steps") or 0):
-                known[cell.backend] = cell
-    trained = _trained(every)
-    made = [
-        Roofline(
-            curves=tuple(
-                _curve(
-                    loader,
-                    fed.get((*key, loader.backend), []),
-                    handing.get(_key(loader, any_state=True), []),
-                )
-                for loader in sorted(backends.values(), key=lambda cell: backend_rank(cell.backend))
-            ),
-            trained=tuple(trained.get(_subject(next(iter(backends.values()))), ())),
-        )
-        for key, backends in loaders.items()
-    ]
-    return sorted(made, key=_rank, reverse=True)
+            backends = loaders.setdefault(_key(cell), {})
+            longest = backends.setdefault(cell.backend, cell)
+            if (longest.median("timed_steps") or 0) < (cell.median("timed_steps") or 0):
+                backends[cell.backend] = cell
+    roofs = []
+    for key, backends in loaders.items():
+        ranked = sorted(backends.values(), key=lambda cell: backend_rank(cell.backend))
+        handed = handing.get(_key(ranked[0], any_state=True), [])
+        curves = (_curve(loader, fed.get((*key, loader.backend), []), handed) for loader in ranked)
+        roofs.append(Roofline(curves=tuple(curves)))
+    return sorted(roofs, key=_rank, reverse=True)
 
 
 def point_keys(roofs: Iterable[Roofline], every: Iterable[Panel]) -> frozenset[tuple[str, str]]:
@@ -268,27 +233,6 @@ def _point(curve: Curve, cell: CellSummary) -> Point | None:
     return Point(
         cell=cell, ingestion=ingestion, delivered=rate, predicted=curve.delivered(ingestion.mid, supply)
     )
-
-
-def _subject(cell: CellSummary) -> tuple[str, str]:
-    return cell.environment_key, cell.cell.data.name
-
-
-def _trained(cells: Iterable[CellSummary]) -> dict[tuple[str, str], list[Network]]:
-    """Return the networks that were trained on each dataset and machine, slowest first; null cells are preferred."""
-    best: dict[tuple[Any, ...], tuple[tuple[bool, bool, float], Network]] = {}
-    for cell in cells:
-        rate = ingestion_rate(cell) if cell.cell.compute.kind is ComputeKind.REAL else None
-        if rate is None:
-            continue
-        key = (*_subject(cell), cell.cell.model, cell.cell.device)
-        purity = (cell.is_null, not cell.cell.workers, rate.mid)
-        if key not in best or purity > best[key][0]:
-            best[key] = purity, Network(cell=cell, rate=rate)
-    networks: dict[tuple[str, str], list[Network]] = {}
-    for _, network in sorted(best.values(), key=lambda pair: pair[1].rate.mid):
-        networks.setdefault(_subject(network.cell), []).append(network)
-    return networks
 
 
 def _key(cell: CellSummary, *, any_state: bool = False, crops: bool = True) -> tuple[Any, ...]:

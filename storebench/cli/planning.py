@@ -5,7 +5,7 @@ import itertools
 import re
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -20,9 +20,7 @@ _real = partial(typer.Option, callback=finite)
 def plan(
     runs: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="RUN...", help="Runs of one machine, as 'bench planner' measures, or a profile's folder."
-        ),
+        typer.Argument(metavar="RUN...", help="Runs of one machine, as 'bench planner' measures."),
     ],
     accelerator: Annotated[
         str,
@@ -67,10 +65,6 @@ def plan(
     dataset: Annotated[
         str | None, typer.Option(help="The run's dataset. [default: the one with the largest images]")
     ] = None,
-    page: Annotated[
-        Path | None,
-        typer.Option(help="Write a page with the roofline of the target."),
-    ] = None,
     allow_invalid: Annotated[
         bool, typer.Option("--allow-invalid", help="Plan from results that do not validate, and name them.")
     ] = False,
@@ -91,42 +85,9 @@ def plan(
         counted = re.fullmatch(r"(.+):([1-9][0-9]*)", accelerator)
         name, count = (counted[1], int(counted[2])) if counted else (accelerator, 1)
         profile = find_accelerator(f"{name}:{model}" if model else name)
-        machines: dict[str, Any] = {"count": count, "nodes": nodes, "workers": workers, "cores": cores}
-        machines["bytes_per_s"] = None if read_mb_s is None else read_mb_s * 1e6
-        from storebench.profiling.folder import read_profile
-
-        loop = read_profile(runs[0])
-        if loop is not None:
-            from storebench.analysis.plan.profiled import plan_profile
-
-            unused = {
-                "--memory": memory,
-                "--samples": samples,
-                "--iops": iops,
-                "--first-byte-ms": first_byte_ms,
-                "--epochs": epochs,
-                "--dataset": dataset,
-                "--page": page,
-            }
-            given = [option for option, value in unused.items() if value is not None]
-            if given or len(runs) > 1:
-                raise UsageError(
-                    "the plan of a profile stands alone",
-                    where=given[0] if given else runs[1],
-                    hint="It takes --workers, --cores, --nodes and --read-mb-s.",
-                )
-            told, rates = plan_profile(loop, profile, **machines)
-            if as_json:
-                put_json({"answer": told, **dataclasses.asdict(rates)})
-                return
-            put(told)
-            write_out(drawn(rates))
-            put(*rates.notes)
-            return
         from storebench.analysis.checks.records import cells_of, validated
         from storebench.analysis.plan.plan import plan as planned
         from storebench.analysis.plan.words import errors, facts, load, sentence, table
-        from storebench.system.whole_files import write_whole
 
         records, findings = validated(runs, allow_invalid=allow_invalid)
         made = planned(
@@ -137,17 +98,17 @@ def plan(
             ],
             dataset,
             accelerator=profile,
-            **machines,
+            count=count,
+            nodes=nodes,
+            workers=workers,
+            cores=cores,
+            bytes_per_s=None if read_mb_s is None else read_mb_s * 1e6,
             memory_bytes=None if memory is None else memory * 2**30,
             samples=samples,
             requests_per_s=iops,
             first_byte_s=None if first_byte_ms is None else first_byte_ms / 1e3,
             epochs=epochs,
         )
-        if page is not None:
-            from storebench.report.plan_page import page as written
-
-            write_whole(page, written(made))
         if as_json:
             put_json({"answer": sentence(made), "choice": made.choice.label, **dataclasses.asdict(made)})
             return

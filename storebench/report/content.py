@@ -238,11 +238,7 @@ def _section(
     if not tables:
         tables = [panel_table(panel, limits, varying) for panel in panels(cells)]
     more = [feeding_table(part, accelerators) for part in (roofs[:1], roofs[1:]) if part]
-    more += [
-        table
-        for table in [point_table(roofs), request_table(cells, limits, accelerators, request_price)]
-        if table
-    ]
+    more += [table for table in [point_table(roofs), request_table(cells, limits, request_price)] if table]
     more += [*map(ladder_table, ladders(listed)), *rank_tables(cells)]
     more += [table for table in [order_table(cells)] if table]
     compared = _codecs(listed)

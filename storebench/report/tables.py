@@ -16,7 +16,6 @@ from storebench.analysis.labels import (
     dataset_label,
     duration,
     mark,
-    network_label,
     number,
     percent,
     place_words,
@@ -27,9 +26,9 @@ from storebench.analysis.labels import (
     verdict_words,
     with_interval,
 )
-from storebench.analysis.ladder import Ladder, Step
+from storebench.analysis.ladder import Step
 from storebench.analysis.panels import Panel, rate_ratio
-from storebench.analysis.remote import copies_pay, law_notes, law_rates, needed_requests
+from storebench.analysis.remote import copies_pay
 from storebench.analysis.roofline import Curve, Point, Roofline, model_errors
 from storebench.analysis.summary import CellSummary, backend_rank, varying_fields
 from storebench.analysis.table import Column, Table, make_table
@@ -143,7 +142,7 @@ def io_table(
         column("", "backend", lambda c: c.backend),
         column("samples, MiB/s", "", median("payload_bytes_per_s", 2.0**-20)),
         column("", "payload_bytes_per_s", median("payload_bytes_per_s")),
-        column("limited by", "bottleneck", lambda c: limits[c.key].bound if c.key in limits else None),
+        column("limited by", "bottleneck", lambda c: limits[c.key].limit if c.key in limits else None),
         column("device, MiB/s", "", over("device_read_bytes", "epoch_s", 2.0**-20)),
         column("", "device_read_bytes", median("device_read_bytes")),
         column("device reads/s", "device_reads_per_s", over("block_device_reads", "epoch_s")),
@@ -170,7 +169,7 @@ def io_table(
 
 def limit_words(limit: Bottleneck | None) -> str:
     """Return what limits a cell, with its share of the time; "" if it is not known."""
-    return f"{limit.bound} {percent(limit.share)}" if limit else ""
+    return f"{limit.limit} {percent(limit.share)}" if limit else ""
 
 
 def order_table(cells: Sequence[CellSummary]) -> Table | None:
@@ -194,10 +193,9 @@ def order_table(cells: Sequence[CellSummary]) -> Table | None:
 def request_table(
     cells: Sequence[CellSummary],
     limits: Mapping[tuple[str, str], Bottleneck],
-    accelerators: Sequence[Accelerator],
     price: float | None,
 ) -> Table | None:
-    """Return what servers answered, beside what the requests in flight should give; None without such cells.
+    """Return the requests that servers answered; None without such cells.
 
     `price` is that of a million requests.
     """
@@ -231,14 +229,12 @@ def request_table(
         sent, used = cell.median("served_sent_bytes"), cell.median("payload_bytes")
         return sent / used if sent and used else None
 
-    law = law_rates(asked)
     columns = [
         column("store", "backend", lambda c: c.backend, backend_label),
         column("place", "place", lambda c: place_words(c.cell.place)),
         column("workers", "workers", lambda c: c.cell.workers),
         column("images/s", "samples_per_s", lambda c: c.median("samples_per_s")),
         *([] if price is None else [column("price of 10^6 images", "million_images_price", images_price)]),
-        column("by law", "law_samples_per_s", law.get),
         column("limited by", "bottleneck", lambda c: limit_words(limits.get(c.key))),
         column("first byte", "first_byte_ms", lambda c: c.fact("place_first_byte_ms"), _milliseconds_of),
         column("p50", "request_p50_ms", lambda c: c.median("remote_p50_ms"), _milliseconds_of),
@@ -254,7 +250,7 @@ def request_table(
     marks = tuple(map(mark, asked))
     seen = [] if all(cell.median("remote_count") for cell in asked) else [_OWN_CLIENT_NOTE]
     counted = [_SENT_NOTE] if any(map(sent_over_used, asked)) else []
-    notes = (*needed_requests(asked, accelerators), *copies_pay(cells), *law_notes(asked), *seen, *counted)
+    notes = (*copies_pay(cells), *seen, *counted)
     return make_table("requests", caption, columns, asked, marks=marks, notes=notes)
 
 
@@ -392,8 +388,7 @@ def _cold_rate(cell: CellSummary, share: float) -> str:
 
 def feeding_table(roofs: Sequence[Roofline], accelerators: Sequence[Accelerator] = ()) -> Table:
     """Return the supply rate and the starving point of every store, and whether named accelerators are fed."""
-    named = [(network_label(one.cell), one.rate.mid) for one in roofs[0].trained]
-    named += [(one.title, one.images_per_s) for one in accelerators]
+    named = [(one.title, one.images_per_s) for one in accelerators]
     curves = [curve for roofline in roofs for curve in roofline.curves]
     loaders = [curve.loader for curve in curves]
     varying = varying_fields(loaders)
@@ -448,7 +443,7 @@ def point_table(roofs: Sequence[Roofline]) -> Table | None:
     return make_table("roofline-points", caption, columns, points, notes=(note,))
 
 
-def ladder_table(ladder: Ladder) -> Table:
+def ladder_table(ladder: Sequence[Step]) -> Table:
     """Return the rungs of one ladder with their gains."""
     column: type[Column[Step]] = Column
     columns = [
@@ -460,11 +455,9 @@ def ladder_table(ladder: Ladder) -> Table:
         column("times LMDB's own map", "over_plain", lambda s: s.over_plain, interval=True),
         *_identity(lambda s: s.cell),
     ]
-    cells = [step.cell for step in ladder.steps]
+    cells = [step.cell for step in ladder]
     marks = tuple(map(mark, cells))
-    return make_table(
-        "ladder", f"{common_setting(cells)}: LMDBIO's ladder", columns, ladder.steps, marks=marks
-    )
+    return make_table("ladder", f"{common_setting(cells)}: LMDBIO's ladder", columns, ladder, marks=marks)
 
 
 def rank_tables(cells: Sequence[CellSummary]) -> list[Table]:

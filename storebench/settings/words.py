@@ -1,4 +1,4 @@
-"""The values of settings: splits, cache states, loaders, kinds of compute, synchronisation, sharing, trainers' samples."""
+"""The words that rooms share: values of settings (splits, cache states, loaders, ...), and the limits of a loop."""
 
 import enum
 import re
@@ -32,6 +32,26 @@ class Split(Word):
         if text not in list(cls):
             raise UnknownNameError.of("split", text, [word.value for word in cls])
         return cls(text)
+
+
+class Limit(enum.StrEnum):
+    """What can limit a loop: of a measured cell, a planned store or a profiled program."""
+
+    COMPUTE = "compute"
+    COPY = "copy"
+    CONTENTION = "contention"
+    CORES = "cores"
+    WORKERS = "workers"
+    LOOP = "loading in the loop"
+    READER = "reader"
+    DECODE = "decode"
+    PREP = "prep"
+    FETCH = "fetch"
+    LATENCY = "read latency"
+    STORAGE = "device bandwidth"
+    REQUESTS = "device requests"
+    HANDOFF = "handoff"
+    BALANCED = "balanced"
 
 
 class CacheState(Word):

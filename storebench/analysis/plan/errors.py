@@ -9,9 +9,8 @@ from pathlib import Path
 
 ERRORS_FILE = Path(__file__).with_name("errors.json")
 MEDIAN_GOAL = 0.08
+# Most error of nine predictions in ten.
 WITHIN_GOAL = 0.20
-"""Most error of nine predictions in ten."""
-
 _COVERAGE = 0.90
 
 
@@ -36,22 +35,21 @@ class KindError:
     """The error on cells that were not seen."""
 
     median_error: float
-    within_frac: float
-    """Share of the predictions that were wrong by at most `WITHIN_GOAL`."""
-    half_width: float | None
-    """Half of the 90% interval on the logarithm of the rate; None if too few cells were fitted."""
+    within_frac: float  # share of the predictions that were wrong by at most `WITHIN_GOAL`
+    half_width: (
+        float | None
+    )  # of the 90% interval on the logarithm of the rate; None if too few cells were fitted
 
     @property
     def good(self) -> bool:
-        """Whether the goals are met."""
         return self.median_error <= MEDIAN_GOAL and self.within_frac >= _COVERAGE
 
 
 def half_width(errors: Iterable[float]) -> float | None:
     """Return the split-conformal quantile of absolute errors; None if they are too few for a 90% interval."""
-    known = sorted(errors)
-    place = math.ceil((len(known) + 1) * _COVERAGE)
-    return known[place - 1] if place <= len(known) else None
+    ranked = sorted(errors)
+    place = math.ceil((len(ranked) + 1) * _COVERAGE)
+    return ranked[place - 1] if place <= len(ranked) else None
 
 
 def read_errors() -> dict[Kind, KindError]:

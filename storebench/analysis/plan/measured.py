@@ -7,13 +7,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from storebench.analysis.bottleneck import looks_ahead, per_image
-from storebench.analysis.plan.model import Demand, Node, hit_rate, limits
+from storebench.analysis.limits import Demand, Node, limits
+from storebench.analysis.plan.cache import hit_rate
 from storebench.analysis.remote import request_s, requests_in_flight
 from storebench.analysis.summary import MEMORY_FORMAT, CellSummary
 from storebench.settings.words import LOCAL, CacheState, ComputeKind, Place, Share
 
+# Most bytes of a request: providers of block storage count a larger one as several.
 REQUEST_BYTES = 256 << 10
-"""Most bytes of a request: providers of block storage count a larger one as several."""
 
 _PRODUCING = ("fetch_s", "decode_s", "prep_s")
 
@@ -29,22 +30,18 @@ class Wanted:
     backend: str
     workers: int
     place: Place = LOCAL
-    first_byte_s: float | None = None
-    """The server's time to the first byte; None for the measured one."""
-    resident: float = 1.0
-    """Share of the store that the page cache can hold; 0 from a cold start, which keeps what is read."""
+    first_byte_s: float | None = None  # the server's; None for the measured one
+    resident: float = (
+        1.0  # share of the store that the page cache can hold; 0 from a cold start, which keeps what is read
+    )
     readahead_kib: int | None = None
     ranks: int = 1
-    model: str = ""
-    """The network whose crops and mirrors are part of the needs; "" for none."""
-    served: float = 1.0
-    """Share of the samples that an epoch serves."""
-    computes: bool = True
-    """Whether the loop computes: one that only waits receives later."""
+    model: str = ""  # the network whose crops and mirrors are part of the needs
+    computes: bool = True  # a loop that only waits receives later
 
 
 def why_not(cell: CellSummary) -> str:
-    """Return why a plan cannot use a cell; "" if it can."""
+    """Return the reason why a plan cannot use a cell; "" if it can."""
     if cell.cell.share is not Share.NONE:
         return "read by shared readers"
     if cell.cell.tier is not None:
@@ -68,69 +65,38 @@ class Measurements:
         return self._demands[wanted]
 
     def _demand(self, wanted: Wanted) -> Demand:
-        own = [
-            cell
-            for cell in self.cells
-            if cell.backend == wanted.backend and asked_place(cell) == wanted.place
-        ]
+        cells = [c for c in self.cells if c.backend == wanted.backend and asked_place(c) == wanted.place]
         if wanted.place.remote:
-            base = _nearest(own, wanted)
+            base = _nearest(cells, wanted)
             assert base is not None
             return self._for_loop(_from_server(base, wanted), base, wanted)
-        held = [cell for cell in own if _in_memory(cell)]
+        held = [cell for cell in cells if _in_memory(cell)]
         warm = _nearest(held, wanted)
-        if wanted.resident >= 1 or any(cell.cell.backend.format == MEMORY_FORMAT for cell in own):
+        if wanted.resident >= 1 or any(cell.cell.backend.format == MEMORY_FORMAT for cell in cells):
             if warm is None:
                 raise Lacking('add a cell with cache = "warm"')
             return self._for_loop(Demand(cpu_s=_cpu_s(warm), producing_s=_span_s(warm)), warm, wanted)
-        state = CacheState.COLD if wanted.resident <= 0 else CacheState.LIMITED
-        missed = [cell for cell in own if not _in_memory(cell)]
-        same = [c for c in missed if c.cell.cache is state and c.cell.readahead_kib == wanted.readahead_kib]
-        if not same and state is CacheState.LIMITED:
-            # A reader that reads no page beside its samples pays for a miss what it pays from a cold start.
-            cold = [cell for cell in missed if cell.cell.cache is CacheState.COLD]
-            same = [cell for cell in cold if cell.cell.backend.format == "files" or looks_ahead(cell)]
-        base = _nearest(same, wanted)
-        if base is None and state is CacheState.LIMITED:
+        base = _nearest(_missing(cells, wanted), wanted)
+        if base is not None:
+            return self._for_loop(_from_device(base, held, wanted), base, wanted)
+        if wanted.resident > 0:
             raise Lacking('add a cell with cache = "limited"')
-        if base is None:
-            if warm is None:
-                raise Lacking('add cells with cache = "warm" and "cold"')
-            return self._for_loop(self._read_from_device(warm, wanted), warm, wanted)
-        loop = replace(wanted, workers=base.cell.workers, ranks=base.cell.ranks, model="")
-        span_s, cpu_s, read = _span_s(base), _cpu_s(base), per_image(base, "device_read_bytes")
-        warm = _nearest([cell for cell in held if bool(cell.cell.workers) == bool(loop.workers)], loop)
-        producing_s = min(span_s, cpu_s if warm is None else _span_s(warm))
-        more = (1 - hit_rate(wanted.resident)) / max(1 - hit_rate(resident_share(base)), 1e-9)
-        needs = Demand(
-            cpu_s=cpu_s,
-            producing_s=producing_s,
-            wait_s=(span_s - producing_s) * more,
-            device_bytes=read * more,
-            requests=_requests(base) * more,
-        )
-        return self._for_loop(needs, base, wanted)
+        if warm is None:
+            raise Lacking('add cells with cache = "warm" and "cold"')
+        return self._for_loop(self._read_from_device(warm, wanted), warm, wanted)
 
     def _read_from_device(self, warm: CellSummary, wanted: Wanted) -> Demand:
         """Return the needs from a cold start of a store that was measured in memory only, from rates of the device."""
-        stored, pace = stored_bytes(warm), "random_1"
-        read = stored
-        advised = dict(warm.cell.backend.options).get("readahead") == "off"
-        calls_of_mapped = 1.0 if warm.cell.workers else 0.5
-        if looks_ahead(warm):
-            pace = "best"
-        elif not advised and per_image(warm, "read_calls") < calls_of_mapped:
-            # It maps its file, and a fault reads ahead; what is read ahead is used later.
-            pace, read = "sequential", stored / wanted.served
+        stored, pace = stored_bytes(warm), "best" if looks_ahead(warm) else "random_1"
         rate = self.device_rate(wanted.backend, pace)
         if not math.isfinite(rate) or not stored:
             raise Lacking('add a cell with cache = "cold"')
         return Demand(
             cpu_s=_cpu_s(warm),
             producing_s=_span_s(warm),
-            wait_s=read / rate,
-            device_bytes=read,
-            requests=max(1.0, read / REQUEST_BYTES),
+            wait_s=stored / rate,
+            device_bytes=stored,
+            requests=max(1.0, stored / REQUEST_BYTES),
         )
 
     def _for_loop(self, demand: Demand, base: CellSummary, wanted: Wanted) -> Demand:
@@ -217,6 +183,34 @@ def pooled(cells: Iterable[CellSummary]) -> list[list[CellSummary]]:
 def asked_place(cell: CellSummary) -> Place:
     """Return where a cell reads: from the local disk if it copies its store there."""
     return LOCAL if cell.cell.place.copies else cell.cell.place
+
+
+def _missing(cells: Iterable[CellSummary], wanted: Wanted) -> list[CellSummary]:
+    """Return the cells that tell what a sample costs that is not in memory."""
+    state = CacheState.COLD if wanted.resident <= 0 else CacheState.LIMITED
+    missed = [cell for cell in cells if not _in_memory(cell)]
+    same = [c for c in missed if c.cell.cache is state and c.cell.readahead_kib == wanted.readahead_kib]
+    if same or state is CacheState.COLD:
+        return same
+    # A reader that reads no page beside its samples pays for a miss what it pays from a cold start.
+    cold = [cell for cell in missed if cell.cell.cache is CacheState.COLD]
+    return [cell for cell in cold if cell.cell.backend.format == "files" or looks_ahead(cell)]
+
+
+def _from_device(base: CellSummary, held: Iterable[CellSummary], wanted: Wanted) -> Demand:
+    """Return the needs of a sample if the reads of a cell miss as often as wanted; what is beyond a warm cell's is a wait."""
+    loop = replace(wanted, workers=base.cell.workers, ranks=base.cell.ranks, model="")
+    span_s, cpu_s, read = _span_s(base), _cpu_s(base), per_image(base, "device_read_bytes")
+    warm = _nearest([cell for cell in held if bool(cell.cell.workers) == bool(loop.workers)], loop)
+    producing_s = min(span_s, cpu_s if warm is None else _span_s(warm))
+    more = (1 - hit_rate(wanted.resident)) / max(1 - hit_rate(resident_share(base)), 1e-9)
+    return Demand(
+        cpu_s=cpu_s,
+        producing_s=producing_s,
+        wait_s=(span_s - producing_s) * more,
+        device_bytes=read * more,
+        requests=_requests(base) * more,
+    )
 
 
 def _from_server(base: CellSummary, wanted: Wanted) -> Demand:

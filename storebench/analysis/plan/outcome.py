@@ -5,14 +5,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from storebench.accelerators import Accelerator
-from storebench.analysis.labels import backend_label, place_words, readahead_label
+from storebench.analysis.labels import backend_label, place_words
 from storebench.analysis.plan.errors import Kind
-from storebench.analysis.plan.model import Limit
-from storebench.settings.words import Place
+from storebench.settings.words import Limit, Place
+from storebench.units import format_bytes
 
 HOUR = 3600
+# Another store is worth a conversion from here on.
 FASTER = 1.1
-"""Another store is worth a conversion from here on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,8 +20,7 @@ class Target:
     """The machines to plan for; cores, memory and accelerators are those of each node."""
 
     accelerator: Accelerator
-    workers: int
-    """Workers of each training process; there is one process per accelerator."""
+    workers: int  # of each training process; there is one process per accelerator
     cores: int
     samples: int
     count: int = 1
@@ -50,27 +49,13 @@ class Target:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Need:
-    """What keeps the accelerators busy for `BUSY_FRAC` of their time, or of what the handoff leaves of it."""
-
-    cores: int  # of a node
-    workers: int  # of a process
-    bytes_per_s: float
-    requests_per_s: float
-    requests_in_flight: int  # of a process that asks a server; 0 for any other
-    resident_bytes: float  # of a node
-
-
-@dataclass(frozen=True, kw_only=True)
 class Asked:
     """What accelerators that never wait ask of the storage while nothing is in memory."""
 
-    bytes_per_image: float
-    """Bytes that the storage delivers, with what the reader reads beside the image."""
+    bytes_per_image: float  # with what the reader reads beside the image
     bytes_per_s: float
     requests_per_s: float
-    opens_per_s: float
-    """Files that are opened; 0 where many images are in one."""
+    opens_per_s: float  # of files; 0 where many images are in one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,17 +81,14 @@ class StorePlan:
     """Hours of the first planned epoch, and of the last."""
     total_h: float | None
     limit: Limit
-    behind: Limit | None
     lift: str
-    need: Need
+    """How much of the limiting resource keeps the accelerators busy; "" if they are, or nothing does."""
     asked: Asked
     build_s: float | None
     pays_after_epochs: float | None = None
     """Epochs after which a conversion to the fastest store that can be built saves time; None if it does not."""
     kinds: tuple[Kind, ...]
     """In what the prediction differs from the cells."""
-    curve: tuple[tuple[float, float], ...]
-    """The rate of one accelerator, and what the store would deliver to so many of that rate."""
 
     def converted(self, best: "StorePlan") -> "StorePlan":
         """Return it with the epochs after which a conversion to the fastest store pays, if that is worth it."""
@@ -121,7 +103,7 @@ class StorePlan:
         return self.asked.bytes_per_s, not self.container.startswith("files+")
 
     def is_tied(self, best: "StorePlan") -> bool:
-        """Return whether the errors of both predictions permit it to be as fast as the fastest."""
+        """Whether the errors of both predictions permit it to be as fast as the fastest."""
         width = math.hypot(*(math.log(store.images_per_s / store.low) for store in (self, best)))
         return math.log(best.images_per_s / self.images_per_s) - width <= math.log(FASTER)
 
@@ -130,7 +112,7 @@ class StorePlan:
         name = ", ".join(filter(None, (backend_label(self.store), place_words(self.place))))
         if self.readahead_kib is None:
             return name
-        return f"{name}, {readahead_label(self.readahead_kib).removeprefix('read-ahead ')} ahead"
+        return f"{name}, {format_bytes(1024 * self.readahead_kib)} ahead"
 
     @property
     def in_place(self) -> bool:
@@ -145,8 +127,6 @@ class Plan:
     target: Target
     dataset: str
     image_shape: str
-    readaheads_kib: tuple[int, ...]
-    """The read-aheads of the machine that was measured."""
     stores: tuple[StorePlan, ...]
     """The fastest first; of those that are about equally fast, the one that asks least of the storage."""
     ties: tuple[str, ...]

@@ -50,13 +50,10 @@ def plan(cells: Iterable[CellSummary], dataset: str | None = None, **target: Any
     by_label = [(backend_label(store), own) for (store, _), own in stores.items()]
     wrong = [label for label, own in by_label if any(cell.invalid for cell in own)]
     noisy = [label for label, own in by_label if any(map(disturbed, own))]
-    from_disk = [c for c in measured.cells if c.median("device_read_bytes") and not asked_place(c).remote]
-    readaheads = (cell.cell.readahead_kib or cell.fact("machine_readahead_kib") for cell in from_disk)
     return Plan(
         target=planned,
         dataset=group[0].cell.data.name,
         image_shape=next((str(shape) for cell in group if (shape := cell.fact("store_image_shape"))), ""),
-        readaheads_kib=tuple(sorted({*filter(None, readaheads)})),
         stores=tuple(store.converted(best) for store in made),
         ties=tuple(store.label for store in made if store.is_tied(fastest)),
         conversion=best.label,

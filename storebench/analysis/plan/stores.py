@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from storebench.analysis.labels import number, size
+from storebench.analysis.limits import BUSY_FRAC, Demand, Node, limits
+from storebench.analysis.plan.cache import missing_shares
 from storebench.analysis.plan.errors import Kind, read_errors
 from storebench.analysis.plan.measured import (
     REQUEST_BYTES,
@@ -16,15 +18,13 @@ from storebench.analysis.plan.measured import (
     asked_place,
     stored_bytes,
 )
-from storebench.analysis.plan.model import Demand, Limit, Node, limits, missing_shares
-from storebench.analysis.plan.outcome import FASTER, HOUR, Asked, Need, StorePlan, Target
+from storebench.analysis.plan.outcome import FASTER, HOUR, Asked, StorePlan, Target
 from storebench.analysis.remote import requests_in_flight
-from storebench.analysis.roofline import BUSY_FRAC
 from storebench.analysis.summary import CellSummary
-from storebench.settings.words import CacheState
+from storebench.settings.words import CacheState, Limit
 
+# Share of a store in a page cache that holds nearly nothing.
 _SMALL = 1e-9
-"""Share of a store in a page cache that holds nearly nothing."""
 
 
 @functools.cache
@@ -50,6 +50,25 @@ class _Needs:
         assert need is not None
         lower = {name: min(scarce.get(name, math.inf), held.get(name, math.inf)) for name in scarce | held}
         return need, dict(sorted(lower.items(), key=lambda item: item[1]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Part:
+    """Some epochs of a node that miss the page cache equally often."""
+
+    epochs: int
+    demand: Demand
+    limits: dict[Limit, float]
+    kinds: tuple[Kind, ...]
+
+    @property
+    def rate(self) -> float:
+        return min(self.limits.values())
+
+    @property
+    def times_wrong(self) -> float:
+        """How many times too high or low the rate may be; errors of several kinds are taken as independent."""
+        return math.exp(math.hypot(*(_widths()[kind] for kind in self.kinds)))
 
 
 class StorePlanner:
@@ -82,32 +101,30 @@ class StorePlanner:
         shares = [(target.epochs or 1, 1.0)]
         if not self.place.remote:
             shares = list(missing_shares(self.resident, target.nodes, target.epochs))
-        epochs = [count for count, _ in shares]
+        parts = []
+        for epochs, share in shares:
+            demand, found = needs.at(share, node)
+            kinds = self._kinds(missing=share > 0)
+            parts.append(_Part(epochs=epochs, demand=demand, limits=found, kinds=kinds))
 
         def of_all(rates: Iterable[float]) -> float:
             """Return the rate of all nodes over all epochs."""
-            return target.nodes * statistics.harmonic_mean(list(rates), epochs)
+            return target.nodes * statistics.harmonic_mean(list(rates), [part.epochs for part in parts])
 
-        def delivered(node: Node) -> float:
-            return of_all(min(needs.at(share, node)[1].values()) for _, share in shares)
-
-        parts = [needs.at(share, node) for _, share in shares]
-        rates, full = [min(found.values()) for _, found in parts], node.accelerators * node.samples_per_s
-        most = [found.get(Limit.ACCELERATORS, full) for _, found in parts]
-        kinds = [self._kinds(missing=share > 0) for _, share in shares]
-        # Errors of several kinds are taken as independent.
-        off = [math.exp(math.hypot(*(_widths()[kind] for kind in each))) for each in kinds]
-        rate, low = of_all(rates), of_all(each / times for each, times in zip(rates, off, strict=True))
-        high = of_all(min(end, each * times) for end, each, times in zip(most, rates, off, strict=True))
+        full = node.accelerators * node.samples_per_s
+        rate, low = (
+            of_all(part.rate for part in parts),
+            of_all(part.rate / part.times_wrong for part in parts),
+        )
+        most = [(part, part.limits.get(Limit.COMPUTE, full)) for part in parts]
+        high = of_all(min(end, part.rate * part.times_wrong) for part, end in most)
         busy = rate / target.needed
-        # The epochs in which the accelerators wait longest.
-        waits = [count * (1 / each - 1 / full) for count, each in zip(epochs, rates, strict=True)]
-        demand, found = parts[-1 if busy >= BUSY_FRAC else waits.index(max(waits))]
-        first, *behind = found
-        need = self._need(demand)
+        # The epochs in which the accelerators wait longest say what limits them.
+        waiting = max(parts, key=lambda part: part.epochs * (1 / part.rate - 1 / full))
+        told = parts[-1] if busy >= BUSY_FRAC else waiting
+        limit = next(iter(told.limits))
         built = ((cell.median("build_s"), cell.fact("store_count")) for cell in self.cells)
         times = [seconds / count for seconds, count in built if seconds and count]
-        speeds = [node.samples_per_s * 2.0**power for power in range(-4, 5)]
         return StorePlan(
             store=self.backend.name,
             place=self.place,
@@ -120,17 +137,14 @@ class StorePlanner:
             busy=busy,
             busy_low=low / target.needed,
             busy_high=high / target.needed,
-            first_h=target.samples / (target.nodes * rates[0]) / HOUR,
-            epoch_h=target.samples / (target.nodes * rates[-1]) / HOUR,
+            first_h=target.samples / (target.nodes * parts[0].rate) / HOUR,
+            epoch_h=target.samples / (target.nodes * parts[-1].rate) / HOUR,
             total_h=None if target.epochs is None else target.samples * target.epochs / rate / HOUR,
-            limit=first,
-            behind=next(iter(behind), None),
-            lift="" if busy >= BUSY_FRAC else self._lift(first, need),
-            need=need,
+            limit=limit,
+            lift="" if busy >= BUSY_FRAC else self._lift(limit, told.demand),
             asked=self._asked(needs.at(1.0, node)[0] if needs.missing else None),
             build_s=statistics.median(times) * target.samples if times else None,
-            kinds=tuple(dict.fromkeys(kind for each in kinds for kind in each)),
-            curve=tuple((speed, delivered(replace(node, samples_per_s=speed))) for speed in speeds),
+            kinds=tuple(dict.fromkeys(kind for part in parts for kind in part.kinds)),
         )
 
     def _node(self) -> Node:
@@ -179,36 +193,35 @@ class StorePlanner:
 
     def _demand(self, resident: float, readahead_kib: int | None) -> Demand:
         """Return the needs on the target's storage: waits become requests one after another, as far as the reader waits."""
+        target = self.target
         demand = self.measured.demand(
             Wanted(
                 backend=self.backend.name,
                 workers=self.workers,
                 place=self.place,
-                first_byte_s=self.target.first_byte_s,
+                first_byte_s=target.first_byte_s,
                 resident=resident,
                 readahead_kib=readahead_kib,
-                ranks=self.target.count,
-                model=self.target.accelerator.model.partition("-")[0],
+                ranks=target.count,
+                model=target.accelerator.model.partition("-")[0],
             )
         )
         if not demand.device_bytes or self.place.remote:
             return demand
-        described = self.target.bytes_per_s or self.target.requests_per_s
+        described = target.bytes_per_s or target.requests_per_s
         if not described and math.isinf(self.measured.device_rate(self.backend.name, "best")):
-            raise Lacking(
-                "no cell has a rate of its device; measure with --cache cold, as 'bench codecs' does, or give --read-mb-s"
-            )
-        if not self.target.other_storage:
+            raise Lacking("no cell has a rate of its device; measure with --cache cold, or give --read-mb-s")
+        if not target.other_storage:
             return demand
         demand = replace(demand, requests=max(demand.requests, demand.device_bytes / REQUEST_BYTES))
-        if self.target.first_byte_s is None:
+        if target.first_byte_s is None:
             return demand
-        transfer_s = demand.device_bytes / (self.target.bytes_per_s or math.inf)
+        transfer_s = demand.device_bytes / (target.bytes_per_s or math.inf)
         alone_s = demand.device_bytes / self.measured.device_rate(self.backend.name, "random_1")
         in_flight = max(1.0, alone_s / demand.wait_s) if demand.wait_s else 1.0
-        return replace(demand, wait_s=demand.requests * self.target.first_byte_s / in_flight + transfer_s)
+        return replace(demand, wait_s=demand.requests * target.first_byte_s / in_flight + transfer_s)
 
-    def _kinds(self, *, missing: bool) -> list[Kind]:
+    def _kinds(self, *, missing: bool) -> tuple[Kind, ...]:
         """Return in what the prediction of some epochs differs from the cells."""
         target, cells, states = self.target, self.cells, {cell.cell.cache for cell in self.cells}
         missing = missing and not self.place.remote
@@ -226,37 +239,25 @@ class StorePlanner:
             Kind.DEVICE: missing and target.other_storage,
             Kind.PLACE: self.place.remote,
         }
-        return [kind for kind, is_so in differs.items() if is_so]
+        return tuple(kind for kind, is_so in differs.items() if is_so)
 
-    def _need(self, demand: Demand) -> Need:
-        """Return what gives the loading rate that keeps a node's accelerators busy."""
+    def _lift(self, limit: Limit, demand: Demand) -> str:
+        """Return how much of a resource gives the loading rate that keeps a node's accelerators busy."""
         target, alone = self.target, self.target.accelerator.images_per_s
         taken, wished = target.count / (1 / alone + demand.handoff_s), BUSY_FRAC * target.count * alone
         rate = wished if wished < taken else BUSY_FRAC * taken
-        return Need(
-            cores=math.ceil(rate * demand.cpu_s / demand.scale),
-            workers=math.ceil(rate / target.count * demand.span_s / demand.scale),
-            bytes_per_s=target.nodes * rate * demand.device_bytes,
-            requests_per_s=target.nodes * rate * demand.requests,
-            requests_in_flight=math.ceil(
-                BUSY_FRAC * alone * demand.request_s * requests_in_flight(self.cells[0])
-                if demand.request_s
-                else 0
-            ),
-            resident_bytes=self.stored * target.samples,
-        )
-
-    def _lift(self, limit: Limit, need: Need) -> str:
         if self.place.remote and limit is Limit.LATENCY:
-            return f"{need.requests_in_flight:,} requests in flight"
-        workers = "another reader" if self.backend.native_order else f"{need.workers:,} workers each"
-        memory = "" if self.place.remote else f" or {size(need.resident_bytes)}"
+            requests = BUSY_FRAC * alone * demand.request_s * requests_in_flight(self.cells[0])
+            return f"{math.ceil(requests):,} requests in flight"
+        workers = f"{math.ceil(rate / target.count * demand.span_s / demand.scale):,} workers each"
+        workers = "another reader" if self.backend.native_order else workers
+        memory = "" if self.place.remote else f" or {size(self.stored * target.samples)}"
         return {
-            Limit.CORES: f"{need.cores:,} cores",
+            Limit.CORES: f"{math.ceil(rate * demand.cpu_s / demand.scale):,} cores",
             Limit.WORKERS: workers,
             Limit.LOOP: "workers",
             Limit.HANDOFF: "larger batches",
             Limit.LATENCY: f"{workers}{memory}",
-            Limit.BANDWIDTH: f"{number(need.bytes_per_s / 1e9)} GB/s{memory}",
-            Limit.REQUESTS: f"{number(need.requests_per_s)} requests/s{memory}",
+            Limit.STORAGE: f"{number(target.nodes * rate * demand.device_bytes / 1e9)} GB/s{memory}",
+            Limit.REQUESTS: f"{number(target.nodes * rate * demand.requests)} requests/s{memory}",
         }.get(limit, "")

@@ -1,12 +1,12 @@
-"""A plan as text: a sentence, the target, a table, and how wrong such predictions are."""
+"""A plan as text: a sentence, the target, two tables, and how wrong such predictions are."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from storebench.analysis.labels import duration, number, percent, readahead_label
+from storebench.analysis.labels import duration, number, percent
+from storebench.analysis.limits import BUSY_FRAC
 from storebench.analysis.plan.errors import MEDIAN_GOAL, read_errors
 from storebench.analysis.plan.outcome import Plan, StorePlan
-from storebench.analysis.roofline import BUSY_FRAC
 from storebench.analysis.table import Table
 from storebench.units import format_duration, number_of
 
@@ -31,7 +31,7 @@ def _busy(store: StorePlan) -> str:
 
 def facts(plan: Plan) -> list[str]:
     """Return the target, one line for each part."""
-    target, profile = plan.target, plan.target.accelerator
+    target, profile, ties = plan.target, plan.target.accelerator, len(plan.ties)
     on_disk = [store for store in plan.stores if not store.place.remote]
     storage = "that of the run, in each node" if on_disk else "the servers of the run"
     held = "all stores" if len(on_disk) == len(plan.stores) else "all stores on a disk"
@@ -47,43 +47,29 @@ def facts(plan: Plan) -> list[str]:
         f"in the page cache: {held}",
         f"storage: {'as given, for all nodes' if target.other_storage else storage}",
         f"images: {target.samples:,} of {plan.dataset}, {plan.image_shape or 'of unknown size'}",
-        *_reads(plan),
+        f"not told apart from the fastest: {number_of(ties - 1, 'store')}; all are marked =",
     ]
 
 
-def _reads(plan: Plan) -> Iterator[str]:
-    """Yield what each node reads in each epoch, and with which read-ahead, where it matters."""
-    target, ties = plan.target, len(plan.ties)
-    if target.nodes > 1 and not all(store.place.remote for store in plan.stores):
-        figures = "many epochs later" if target.epochs is None else "over all epochs"
-        yield f"reads: another 1/{target.nodes} of the images by each node in each epoch; the figures are those {figures}"
-    if target.other_storage and plan.readaheads_kib:
-        sizes = ", ".join(readahead_label(kib).removeprefix("read-ahead ") for kib in plan.readaheads_kib)
-        yield f"read-ahead: that of the run's machine ({sizes}); the client of other storage has its own"
-    yield f"not told apart from the fastest: {number_of(ties - 1, 'store')}; all are marked ="
-
-
-def table(plan: Plan, *, page: bool = False) -> Table:
-    """Return one row per store, without the columns that are empty; those of a page do not fit into 100 letters."""
+def table(plan: Plan) -> Table:
+    """Return one row per store, without the columns that are empty."""
     stores = plan.stores
     columns: dict[str, Sequence[str]] = {
         "store": [store.label for store in stores],
         "images/s": [f"{'= ' * (store.label in plan.ties)}{number(store.images_per_s)}" for store in stores],
         "busy": [_busy(store).replace(" to ", "-") for store in stores],
-        "first epoch": [_time(store.first_h) for store in stores if page],
-        "per epoch": [_time(store.epoch_h) for store in stores if page or store.total_h is None],
+        "per epoch": [_time(store.epoch_h) for store in stores if store.total_h is None],
         "all epochs": ["" if store.total_h is None else _time(store.total_h) for store in stores],
         "limit": [store.limit for store in stores],
-        "next limit": [store.behind or "" for store in stores if page],
         "lifted by": [store.lift for store in stores],
         "epochs to pay": [
-            "" if epochs is None else f"{math.ceil(epochs):,}"
-            for epochs in (store.pays_after_epochs for store in stores)
+            "" if store.pays_after_epochs is None else f"{math.ceil(store.pays_after_epochs):,}"
+            for store in stores
         ],
     }
     shown = {head: values for head, values in columns.items() if any(values)}
     notes = ["busy: a 90% interval; nine of ten such predictions were this wrong at most"]
-    if any(columns["epochs to pay"]):
+    if "epochs to pay" in shown:
         notes.append(f"epochs to pay: after so many, a conversion to {plan.conversion} has saved its time")
     return Table(
         caption="What each store delivers",
@@ -120,9 +106,9 @@ def _time(hours: float) -> str:
 
 def errors(plan: Plan) -> list[str]:
     """Return the measured error of each kind of prediction, and what is not real about the cells."""
-    known, lines = read_errors(), []
+    measured, lines = read_errors(), []
     for kind in dict.fromkeys(kind for store in plan.stores for kind in store.kinds):
-        error = known.get(kind)
+        error = measured.get(kind)
         words = "not measured" if error is None else percent(error.median_error)
         missed = error is not None and not error.good
         lines.append(f"median error, {kind}: {words}{f' (goal: {MEDIAN_GOAL:.0%})' if missed else ''}")

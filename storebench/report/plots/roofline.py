@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from storebench.accelerators import Accelerator, find_accelerator, landmarks
-from storebench.analysis.labels import backend_label, network_label, number
+from storebench.analysis.labels import backend_label, number
 from storebench.analysis.roofline import Roofline, rooflines
 from storebench.analysis.summary import CellSummary, as_cells
 from storebench.plain_text import plain
@@ -40,7 +40,7 @@ def plot_roofline(
 def draw_roofline(
     roofline: Roofline | None, accelerators: Sequence[Accelerator] = (), ax: Axes | None = None
 ) -> Axes:
-    """Draw one roofline, with the networks that were trained here and named accelerators as marks."""
+    """Draw one roofline, with named accelerators as marks."""
     with styled():
         ax = new_axes(4.2, ax)
         ax.set_xlabel("rate of the accelerator without waits (images/s)")
@@ -51,8 +51,7 @@ def draw_roofline(
             return ax
         curves = roofline.curves[:MOST_LINES]
         profiles = accelerators or (landmarks() if roofline.of_photographs else ())
-        marks = [(network_label(one.cell), one.rate.mid) for one in roofline.trained]
-        marks += [(one.title, one.images_per_s) for one in profiles]
+        marks = [(profile.title, profile.images_per_s) for profile in profiles]
         shown = [rate for _, rate in marks[:_MOST_MARKS]]
         shown += [rate for curve in curves for rate in (curve.starving.mid, curve.supply.mid)]
         shown += [point.ingestion.mid for point in roofline.points]

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from storebench.analysis.bottleneck import Bottleneck, Bound, bottlenecks
+from storebench.analysis.bottleneck import Bottleneck, bottlenecks
 from storebench.analysis.frame import to_frame
 from storebench.analysis.summary import summarise
 from storebench.record.schema import Ceilings, Conditions, Counters, Record, Status, TierFacts
+from storebench.settings.words import Limit
 from tests.support.planted import make_record, replicates
 
 
@@ -24,27 +25,27 @@ def limit_of(backend: str = "lmdb", **changes: Any) -> Bottleneck:
     return limit
 
 
-CASES: list[tuple[dict[str, Any], Bound]] = [
-    ({"wait_ms": 20, "compute_ms": 1, "fetch_ms": 4, "decode_ms": 15, "prep_ms": 1}, Bound.DECODE),
-    ({"wait_ms": 20, "compute_ms": 1, "fetch_ms": 4, "prep_ms": 16}, Bound.PREP),
-    ({"wait_ms": 2, "compute_ms": 98, "fetch_ms": 2}, Bound.COMPUTE),
-    ({"wait_ms": 2, "compute_ms": 98, "fetch_ms": 2, "workers": 2}, Bound.COMPUTE),
-    ({"wait_ms": 11, "compute_ms": 1, "fetch_ms": 2, "handoff_ms": 12, "workers": 2}, Bound.HANDOFF),
+CASES: list[tuple[dict[str, Any], Limit]] = [
+    ({"wait_ms": 20, "compute_ms": 1, "fetch_ms": 4, "decode_ms": 15, "prep_ms": 1}, Limit.DECODE),
+    ({"wait_ms": 20, "compute_ms": 1, "fetch_ms": 4, "prep_ms": 16}, Limit.PREP),
+    ({"wait_ms": 2, "compute_ms": 98, "fetch_ms": 2}, Limit.COMPUTE),
+    ({"wait_ms": 2, "compute_ms": 98, "fetch_ms": 2, "workers": 2}, Limit.COMPUTE),
+    ({"wait_ms": 11, "compute_ms": 1, "fetch_ms": 2, "handoff_ms": 12, "workers": 2}, Limit.HANDOFF),
     (
         {"wait_ms": 46, "compute_ms": 1, "fetch_ms": 30, "prep_ms": 10, "workers": 2, "cache": "cold"},
-        Bound.FETCH,
+        Limit.FETCH,
     ),
     (
         {"wait_ms": 9, "compute_ms": 1, "fetch_ms": 4, "decode_ms": 36, "prep_ms": 0, "workers": 4},
-        Bound.DECODE,
+        Limit.DECODE,
     ),
-    ({"wait_ms": 19, "compute_ms": 1, "fetch_ms": 19, "prep_ms": 0, "cache": "warm"}, Bound.READER),
+    ({"wait_ms": 19, "compute_ms": 1, "fetch_ms": 19, "prep_ms": 0, "cache": "warm"}, Limit.READER),
 ]
 
 
 @pytest.mark.parametrize(("spans", "bound"), CASES)
-def test_the_part_whose_removal_gains_most_is_the_limit(spans: dict[str, Any], bound: Bound) -> None:
-    assert limit_of(**spans).bound is bound
+def test_the_part_whose_removal_gains_most_is_the_limit(spans: dict[str, Any], bound: Limit) -> None:
+    assert limit_of(**spans).limit is bound
 
 
 def test_the_gain_is_what_the_others_leave() -> None:
@@ -57,13 +58,13 @@ def test_the_gain_is_what_the_others_leave() -> None:
 def test_a_warm_sibling_as_slow_blames_the_reader() -> None:
     cold = make_record("lmdb", cache="cold", wait_ms=20, compute_ms=1, fetch_ms=19, prep_ms=1)
     warm = make_record("lmdb", cache="warm", wait_ms=18, compute_ms=1, fetch_ms=17, prep_ms=1)
-    assert limits_of(cold, warm)["lmdb cold"].bound is Bound.READER
+    assert limits_of(cold, warm)["lmdb cold"].limit is Limit.READER
 
 
-@pytest.mark.parametrize(("share", "bound"), [(0.05, Bound.READER), (0.2, Bound.FETCH), (1.0, Bound.FETCH)])
-def test_with_the_cache_as_found_the_device_counter_decides(share: float, bound: Bound) -> None:
+@pytest.mark.parametrize(("share", "bound"), [(0.05, Limit.READER), (0.2, Limit.FETCH), (1.0, Limit.FETCH)])
+def test_with_the_cache_as_found_the_device_counter_decides(share: float, bound: Limit) -> None:
     counters = Counters(device_read_bytes=round(share * 100 * 32 * 196_608))
-    assert limit_of(cache="any", wait_ms=20, compute_ms=1, fetch_ms=19, counters=counters).bound is bound
+    assert limit_of(cache="any", wait_ms=20, compute_ms=1, fetch_ms=19, counters=counters).limit is bound
 
 
 def test_failed_cells_and_null_have_no_limit() -> None:
@@ -78,21 +79,21 @@ ARRIVING = 32 * 196_608 / 0.019
 @pytest.mark.parametrize(
     ("backend", "share", "compute_ms", "bound"),
     [
-        ("lmdb", 1.0, 1.0, Bound.STORAGE),
-        ("lmdb", 0.72, 1.0, Bound.STORAGE),
-        ("lmdb", 0.68, 1.0, Bound.LATENCY),
-        ("lmdb", 1 / 0.25, 1.0, Bound.FETCH),  # the device's rate was measured too low
-        ("lmdb", 0.9, 18.0, Bound.STORAGE),
+        ("lmdb", 1.0, 1.0, Limit.STORAGE),
+        ("lmdb", 0.72, 1.0, Limit.STORAGE),
+        ("lmdb", 0.68, 1.0, Limit.LATENCY),
+        ("lmdb", 1 / 0.25, 1.0, Limit.FETCH),  # the device's rate was measured too low
+        ("lmdb", 0.9, 18.0, Limit.STORAGE),
         (
             "lmdb:direct",
             0.9,
             18.0,
-            Bound.LATENCY,
+            Limit.LATENCY,
         ),  # it is told the order, and reads while the network computes
     ],
 )
 def test_the_device_is_the_limit_where_it_delivers_nearly_all_it_can(
-    backend: str, share: float, compute_ms: float, bound: Bound
+    backend: str, share: float, compute_ms: float, bound: Limit
 ) -> None:
     rates = Ceilings(device_random_1_bytes_per_s=1.0, device_random_16_bytes_per_s=ARRIVING / share)
     spans: dict[str, Any] = {
@@ -102,21 +103,21 @@ def test_the_device_is_the_limit_where_it_delivers_nearly_all_it_can(
         "compute_ms": compute_ms,
         "bytes_on_disk": 0,
     }
-    assert limit_of(backend, cache="cold", ceilings=rates, **spans).bound is bound
+    assert limit_of(backend, cache="cold", ceilings=rates, **spans).limit is bound
 
 
 def test_workers_share_the_time_in_which_they_fetch() -> None:
     rates = Ceilings(device_random_1_bytes_per_s=1.0, device_random_16_bytes_per_s=ARRIVING / 0.9)
     spans: dict[str, Any] = {"wait_ms": 19.5, "compute_ms": 0.5, "fetch_ms": 4 * 19.0, "prep_ms": 0.5}
     limit = limit_of(workers=4, cache="cold", ceilings=rates, bytes_on_disk=0, **spans)
-    assert (limit.bound, limit.share) == (Bound.STORAGE, pytest.approx(19 / 20))
+    assert (limit.limit, limit.share) == (Limit.STORAGE, pytest.approx(19 / 20))
 
 
 def test_the_storage_has_what_a_warm_fetch_saves() -> None:
     cold = make_record("lmdb", cache="cold", wait_ms=20, compute_ms=1, fetch_ms=19, prep_ms=1)
     warm = make_record("lmdb", cache="warm", wait_ms=17, compute_ms=1, fetch_ms=5, prep_ms=12)
     limit = limits_of(cold, warm)["lmdb cold"]
-    assert (limit.bound, limit.share, limit.gain) == (Bound.FETCH, pytest.approx(14 / 21), pytest.approx(3.0))
+    assert (limit.limit, limit.share, limit.gain) == (Limit.FETCH, pytest.approx(14 / 21), pytest.approx(3.0))
 
 
 def test_copying_and_computing_are_one_stage_of_the_loop() -> None:
@@ -129,13 +130,13 @@ def test_copying_and_computing_are_one_stage_of_the_loop() -> None:
         "prep_ms": 0,
     }
     limit = limit_of(workers=2, **spans)
-    assert (limit.bound, limit.gain) == (Bound.COPY, pytest.approx(10 / 8))
+    assert (limit.limit, limit.gain) == (Limit.COPY, pytest.approx(10 / 8))
 
 
 def test_computing_that_loading_slows_down_is_contention() -> None:
     null = replicates("null", [0.0] * 5, compute_ms=10.0, fetch_ms=0, prep_ms=0, workers=2)
     slowed = replicates("lmdb", [0.5] * 5, compute_ms=20.0, fetch_ms=4.0, workers=2)
-    assert limits_of(*null, *slowed)["lmdb warm"].bound is Bound.CONTENTION
+    assert limits_of(*null, *slowed)["lmdb warm"].limit is Limit.CONTENTION
 
 
 def test_workers_on_too_few_cores_count_as_fewer() -> None:
@@ -149,8 +150,8 @@ def test_workers_on_too_few_cores_count_as_fewer() -> None:
     assert few.share >= many.share
 
 
-@pytest.mark.parametrize(("cores_used", "bound"), [(1.6, Bound.HANDOFF), (2.0, Bound.READER)])
-def test_a_handoff_is_a_wait_for_a_core_only_if_the_cores_are_full(cores_used: float, bound: Bound) -> None:
+@pytest.mark.parametrize(("cores_used", "bound"), [(1.6, Limit.HANDOFF), (2.0, Limit.READER)])
+def test_a_handoff_is_a_wait_for_a_core_only_if_the_cores_are_full(cores_used: float, bound: Limit) -> None:
     wall_s = 100 * 6e-3
     record = make_record(
         "lmdb",
@@ -165,11 +166,11 @@ def test_a_handoff_is_a_wait_for_a_core_only_if_the_cores_are_full(cores_used: f
         handoff_ms=5.8,
     )
     (limit,) = limits_of(record).values()
-    assert limit.bound is bound
+    assert limit.limit is bound
 
 
-@pytest.mark.parametrize(("requests_per_s", "bound"), [(500.0, Bound.LATENCY), (5000.0, Bound.DECODE)])
-def test_no_decoder_helps_where_an_emulated_device_is_used_up(requests_per_s: float, bound: Bound) -> None:
+@pytest.mark.parametrize(("requests_per_s", "bound"), [(500.0, Limit.LATENCY), (5000.0, Limit.DECODE)])
+def test_no_decoder_helps_where_an_emulated_device_is_used_up(requests_per_s: float, bound: Limit) -> None:
     tier = TierFacts(
         disk="8:0",
         limit_bytes_per_s=None,
@@ -182,4 +183,4 @@ def test_no_decoder_helps_where_an_emulated_device_is_used_up(requests_per_s: fl
     rates = Ceilings(device_random_16_bytes_per_s=1e12)
     cell = make_record("png", cache="cold", compute="none", ceilings=rates, **spans)
     (limit,) = limits_of(dataclasses.replace(cell, tier=tier)).values()
-    assert limit.bound is bound
+    assert limit.limit is bound

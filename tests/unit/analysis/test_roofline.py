@@ -6,16 +6,15 @@ from typing import Any
 import pytest
 
 from storebench.analysis.frame import to_frame
+from storebench.analysis.limits import delivered, starving_above
 from storebench.analysis.panels import panels
 from storebench.analysis.roofline import (
     Curve,
     Feeding,
     Roofline,
-    delivered,
     model_errors,
     point_keys,
     rooflines,
-    starving_above,
 )
 from storebench.analysis.summary import summarise
 from storebench.record.schema import Record

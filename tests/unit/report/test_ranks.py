@@ -102,13 +102,13 @@ def rungs(**rates_ms: float) -> list[Record]:
 
 def test_each_rung_gains_over_the_one_below() -> None:
     (ladder,) = ladders(panels(cells_of(*rungs(plain=40.0, page=20.0, prov=10.0, dio=5.0, coal=1.0))))
-    gains = {step.rung.key: step.gain for step in ladder.steps}
+    gains = {step.rung.key: step.gain for step in ladder}
     assert gains["plain"] is None
     assert gains["page"] is not None
     assert gains["page"].mid == pytest.approx(2.0)
     assert gains["coal"] is not None
     assert (gains["coal"].mid, gains["coal"].verdict) == (pytest.approx(5.0), Verdict.FASTER)
-    over = {step.rung.key: step.over_plain for step in ladder.steps}
+    over = {step.rung.key: step.over_plain for step in ladder}
     assert over["coal"] is not None
     assert over["coal"].mid == pytest.approx(40.0)
     assert len(ladder_table(ladder).rows) == 5
@@ -128,6 +128,6 @@ def test_a_rung_that_loads_everything_counts_its_loading() -> None:
         for record in rungs(plain=40.0, coal=2.0, lmm=1.0, page=20.0)
     ]
     (ladder,) = ladders(panels(cells_of(*records)))
-    lmm = next(step for step in ladder.steps if step.rung.key == "lmm")
+    lmm = next(step for step in ladder if step.rung.key == "lmm")
     assert lmm.gain is not None
     assert lmm.gain.mid == pytest.approx(1.0)

@@ -38,7 +38,9 @@ LOOK = """
 import json, sys
 import storebench
 from storebench.errors import ScenarioError
+from storebench.analysis.frame import to_frame
 from storebench.analysis.labels import setting_label
+from storebench.analysis.summary import summarise
 from storebench.record.schema import CELL_FIELDS, CELL_TYPES
 from storebench.record.lines import read_records
 from storebench.run.scenario import make_scenario
@@ -52,10 +54,11 @@ try:
 except ScenarioError as error:
     refusal = str(error)
 [record] = read_records(sys.argv[1])
+[cell] = summarise(to_frame([(record, sys.argv[1])]))
 print(json.dumps({
     "package": storebench.__file__,
     "last_field": CELL_FIELDS[-1],
-    "label": setting_label(record.cell, ["gradient_steps"]),
+    "label": setting_label(cell, ["gradient_steps"]),
     "ids": [cell_of().cell_id, cell_of(gradient_steps=2).cell_id],
     "refusal": refusal,
     "type": str(CELL_TYPES["gradient_steps"]),

