@@ -1,9 +1,9 @@
-"""Measure how wrong the planner is: predict the cells of some runs from a run of planner.toml, and compare with what was measured.
+"""Measure the error of the planner: predict the cells of some runs from a run of planner.toml.
 
     python -m benchmarks.plan_error KNOWN RUN... [--write]
 
-A prediction uses cells of KNOWN only. A hash of its id puts each predicted cell into one of two halves; the intervals that
-judge one half come from the other.
+A prediction uses cells of KNOWN only. A hash of its id puts each predicted cell into one of two halves; the intervals
+that judge one half come from the other.
 """
 
 import argparse

@@ -24,7 +24,7 @@ from storebench.analysis.labels import (
 )
 from storebench.analysis.limits import BUSY_FRAC
 from storebench.analysis.panels import Panel, base_rank, rate_ratio
-from storebench.analysis.roofline import Curve, Roofline
+from storebench.analysis.roofline import Roofline
 from storebench.analysis.summary import CellSummary, LoopWork, work_key, work_of
 from storebench.analysis.table import Table
 from storebench.codecs import any_size
@@ -52,24 +52,19 @@ class Answer:
     best: Choice | None = None
     """The choice that the verdict is about: the one to take, or the one that comes nearest."""
     is_taken: bool = False
-    """Whether to change to it; False to keep what the user has."""
     table: Table | None = None
-    """One row per choice, where there are several."""
     lines: tuple[str, ...] = ()
     """Replicates that are missing, what loading costs, and how the choice is read."""
     changes: tuple[str, ...] = ()
-    """What would change the answer."""
     command: str = ""
     """The command that converts all images into the choice; "" if there is nothing to convert."""
 
     @property
     def base(self) -> CellSummary | None:
-        """The cell that reads what the user has."""
         return self.choices[0].cell if self.choices else None
 
     @property
     def choice(self) -> CellSummary | None:
-        """The cell to change to; None to keep what the user has."""
         return self.best.cell if self.best and self.is_taken else None
 
     @property
@@ -175,35 +170,30 @@ def answer(
     panel = _leading(bases, named)
     base = bases[panel]
     choices = choices_of(panel, base, cells, roofs, named)
-    profile, curve = named[0] if len(named) == 1 else None, _curve_of(base, roofs)
+    profile = named[0] if len(named) == 1 else None
     sentence, best, taken = decide(
         choices[0],
         choices[1:],
         training=work_of(base.cell) is LoopWork.TRAINING,
         accelerator=profile.title if profile else f"{len(named)} accelerators" if named else "",
-        workers=_workers_here(choices[0], profile, curve) if profile else None,
+        workers=_workers_here(choices[0], profile, roofs) if profile else None,
         busy=disturbed([choice.cell for choice in choices])[0] > _BUSY_MACHINE_FRAC,
     )
     doubt = "no rate" if base.median("samples_per_s") is None else base.doubt
     if doubt:
-        sentence, best, taken = (
-            f"It cannot be told from the figures of {choices[0].label}: {doubt}.",
-            None,
-            False,
-        )
+        sentence = f"It cannot be told from the figures of {choices[0].label}: {doubt}."
+        best, taken = None, False
     if panel.speaker.cold_start:
         sentence = "A cold start ranks no store: measure in memory, or with a memory limit."
     limit = limits.get(best.cell.key) if best else None
     changes = [
-        *_beside(choices, best),
+        *(_beside(choices, best) if best else ()),
         *_other_settings(panel, panels, best),
         *_training(panel, panels),
-        *(
-            [f"What limits {best.label} is {limit.limit}: {limit.remedy}."]
-            if best and limit and limit.gain > 1
-            else []
-        ),
     ]
+    if best and limit and limit.gain > 1:
+        changes.append(f"What limits {best.label} is {limit.limit}: {limit.remedy}.")
+    converts = best and taken and is_installed(best.cell.cell.backend.format)
     return Answer(
         sentence=sentence,
         conditions=_conditions(panel, base, best),
@@ -217,9 +207,7 @@ def answer(
             *(_after(best) if best and taken else ()),
         ),
         changes=tuple(changes[:_MOST_CHANGES]),
-        command=_command(best, base)
-        if best and taken and is_installed(best.cell.cell.backend.format)
-        else "",
+        command=_command(best, base) if best and converts else "",
     )
 
 
@@ -240,13 +228,6 @@ def _leading(bases: Mapping[Panel, CellSummary], named: Sequence[Accelerator]) -
     )
 
 
-def _curve_of(base: CellSummary, roofs: Sequence[Roofline]) -> Curve | None:
-    """Return the curve of a cell, or of one that loads the same samples in the same way."""
-    alike = [c for roof in roofs for c in roof.curves if c.backend == base.backend]
-    alike = [curve for curve in alike if curve.loader.dataset_key == base.dataset_key]
-    return min(alike, key=lambda curve: curve.loader is not base, default=None)
-
-
 def _conditions(panel: Panel, base: CellSummary, best: Choice | None) -> str:
     cell = panel.first.cell
     workers = number_of(cell.workers, "worker") if cell.workers else "no workers"
@@ -259,29 +240,26 @@ def _conditions(panel: Panel, base: CellSummary, best: Choice | None) -> str:
     )
 
 
-def _beside(choices: Sequence[Choice], best: Choice | None) -> list[str]:
-    """Return a sentence on the stores that are neither faster nor slower than the best one, as far as these rounds tell."""
-    if best is None:
-        return []
-    alike = [
-        choice.label
-        for choice in choices[1:]
-        if choice is not best
-        and not choice.cell.doubt
-        and (ratio := rate_ratio(choice.cell, best.cell)) is not None
-        and ratio.verdict in (Verdict.EQUAL, Verdict.UNDECIDED)
-    ]
+def _beside(choices: Sequence[Choice], best: Choice) -> list[str]:
+    """Return a sentence on the stores that these rounds do not tell apart from the best one."""
+    others = [choice for choice in choices[1:] if choice is not best and not choice.cell.doubt]
+    ratios = [(choice.label, rate_ratio(choice.cell, best.cell)) for choice in others]
+    told_apart = (Verdict.FASTER, Verdict.SLOWER)
+    alike = [label for label, ratio in ratios if ratio and ratio.verdict not in told_apart]
     return [f"Not told apart from {best.label}: {', '.join(alike)}."] if alike else []
+
+
+def _others(main: Panel, panels: Sequence[Panel]) -> list[Panel]:
+    return [p for p in panels if p is not main and p.first.dataset_key == main.first.dataset_key]
 
 
 def _other_settings(main: Panel, panels: Sequence[Panel], best: Choice | None) -> list[str]:
     """Return a sentence for each other state of the same work and dataset in which another store comes first."""
     told: dict[str, str] = {}
-    for panel in panels:
-        same = panel.first.dataset_key == main.first.dataset_key
+    for panel in _others(main, panels):
         first, base, words = panel.fastest(), panel.base, condition_label(panel.speaker)
-        other_work = not same or work_key(panel.first) != work_key(main.first)
-        if panel is main or other_work or first is None or base is None or words in told:
+        is_other = work_key(panel.first) != work_key(main.first) or words in told
+        if is_other or first is None or base is None:
             continue
         ratio = panel.ratio(first)
         if best is not None and (ratio is None or ratio.verdict is not Verdict.FASTER):
@@ -298,13 +276,11 @@ def _other_settings(main: Panel, panels: Sequence[Panel], best: Choice | None) -
 
 
 def _training(main: Panel, panels: Sequence[Panel]) -> list[str]:
-    """Return for which networks no store helps, of those that trained on the same images."""
+    """Return the networks for which no store helps, of those that trained on the same images."""
     names = [
         MODELS.get(panel.first.cell.model, panel.first.cell.model)
-        for panel in panels
-        if panel.first.dataset_key == main.first.dataset_key
-        and panel is not main
-        and work_of(panel.first.cell) is LoopWork.TRAINING
+        for panel in _others(main, panels)
+        if work_of(panel.first.cell) is LoopWork.TRAINING
         and len(panel.stored) > 1
         and (
             all(cell.computes_only for cell in panel.stored)
@@ -318,9 +294,12 @@ def _training(main: Panel, panels: Sequence[Panel]) -> list[str]:
     return [f"While {' or '.join(dict.fromkeys(names))} trains here, no store helps."] if names else []
 
 
-def _workers_here(base: Choice, profile: Accelerator, curve: Curve | None) -> int | None:
+def _workers_here(base: Choice, profile: Accelerator, roofs: Sequence[Roofline]) -> int | None:
     """Return the workers that feed an accelerator, if this machine has a core for each and fewer were measured."""
     cell, fields = base.cell, base.cell.cell
+    curves = [curve for roof in roofs for curve in roof.curves if curve.backend == cell.backend]
+    curves = [curve for curve in curves if curve.loader.dataset_key == cell.dataset_key]
+    curve = min(curves, key=lambda curve: curve.loader is not cell, default=None)
     # From memory and without a network, the CPU time of an image says how many workers are enough.
     loads = fields.cache == CacheState.WARM and fields.place == LOCAL and fields.ranks == 1
     loads = loads and fields.compute.kind is ComputeKind.NONE

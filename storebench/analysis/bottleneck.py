@@ -119,9 +119,9 @@ def _bottleneck(
 
 
 def _gain(part: Limit, cell: CellSummary, total: float, costs: Mapping[Limit, float]) -> float:
-    """Return an upper bound on the speed-up if a part cost nothing. With workers, producing, computing and handoff overlap.
+    """Return an upper bound on the speed-up if a part cost nothing.
 
-    With no core left for the loop, most of a handoff is a wait for one, and would be shorter with less to produce.
+    With workers, producing, computing and handoff overlap. With no core left for the loop, most of a handoff is a wait for one, and would be shorter with less to produce.
     """
     left = [total - costs[part]]
     if part not in (Limit.STORAGE, Limit.LATENCY, Limit.FETCH):
@@ -154,7 +154,7 @@ def _tier_share(cell: CellSummary) -> float:
 
 
 def _side_by_side(cell: CellSummary, spent: Mapping[str, float]) -> float:
-    """Return the number of producers at work at once: fewer than all if their CPU time fills the cores that others leave."""
+    """Return the producers at work at once: fewer if their CPU time fills the cores that others leave."""
     workers, spans = max(cell.cell.workers, 1), spent["fetch_s"] + spent["decode_s"] + spent["prep_s"]
     cores, wall_s = cell.fact("conditions_cores"), cell.median("conditions_wall_s")
     if workers == 1 or not spans or not cores or not wall_s:
@@ -191,7 +191,7 @@ def _device_limit(cell: CellSummary, best: float | None) -> Limit:
 
 
 def _arriving_bytes_per_s(cell: CellSummary) -> float | None:
-    """Return the rate at which the device serves a cell while it reads: useful or delivered bytes, whichever is more."""
+    """Return the rate at which the device serves a cell while it reads: useful or delivered bytes."""
     fetching = cell.per_sample("fetch_s") / max(cell.cell.workers, 1)
     if not fetching:
         return None

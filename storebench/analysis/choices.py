@@ -18,7 +18,7 @@ from storebench.analysis.labels import (
     with_interval,
 )
 from storebench.analysis.panels import IN_PLACE, USERS_OWN, Panel, base_rank, rate_ratio
-from storebench.analysis.roofline import Curve, Feeding, Roofline
+from storebench.analysis.roofline import Feeding, Roofline
 from storebench.analysis.summary import MEMORY_FORMAT, CellSummary, backend_rank
 from storebench.analysis.table import Column, Table, make_table
 from storebench.codecs import any_size
@@ -48,13 +48,12 @@ class Choice:
 
     label: str
     loss: Loss = Loss.NOTHING
-    ratio: Ratio | None = None
-    """Its rate over the base's; None for the base, and without common rounds."""
-    feeds: bool = False
-    """Whether it keeps all named accelerators busy."""
+    ratio: Ratio | None = None  # over the base; None for the base, and without common rounds
+    feeds: bool = False  # all named accelerators
     cell: CellSummary
-    alike: tuple[CellSummary, ...] = ()
-    """The cells of the same work with other numbers of workers or in other states, itself included."""
+    alike: tuple[
+        CellSummary, ...
+    ] = ()  # of the same work: other numbers of workers, other states, and itself
 
     @property
     def verdict(self) -> Verdict:
@@ -66,7 +65,6 @@ class Choice:
 
     @property
     def may_rank(self) -> bool:
-        """Whether its rate may be the highest one."""
         return not self.cell.doubt and not self.cell.at_most
 
     @property
@@ -80,11 +78,9 @@ class Choice:
         """Return a fact about a store that grows with its samples, for the whole dataset."""
         value, count = self.cell.fact(name), self.cell.fact("store_count")
         whole = self.cell.whole.count if self.cell.whole else count
-        if (
-            value is None or not count or (self.cell.backend in IN_PLACE and whole != count)
-        ):  # its files are whole
-            return None
-        return float(value * whole / count)
+        # A container that is read in place is whole.
+        is_known = value is not None and count and (whole == count or self.cell.backend not in IN_PLACE)
+        return float(value * whole / count) if is_known else None
 
 
 def cores_for(accelerator: Accelerator, cpu_s: float) -> int:
@@ -106,17 +102,25 @@ def choices_of(
     beside = {cell.backend: cell for cell in every if _is_larger(cell, base)}
     beside |= {cell.backend: cell for cell in panel.stored if cell is not base}
     curves = {curve.loader.key: curve for roof in roofs for curve in roof.curves}
-    choices = [
-        Choice(
-            label=_label(cell, base),
-            loss=_loss(cell, base),
-            ratio=None if cell is base else rate_ratio(cell, base),
-            feeds=_feeds(cell, base, curves, named),
-            cell=cell,
-            alike=tuple(other for other in every if _work(other) == _work(cell)),
+    # The handoff of squares is that of the files, and was measured beside the files only.
+    handoff_s = curves[base.key].constant_s if base.key in curves else math.inf
+    choices = []
+    for cell in (base, *beside.values()):
+        curve = curves.get(cell.key)
+        if curve is not None:
+            curve = dataclasses.replace(curve, constant_s=min(curve.constant_s, handoff_s))
+        choices.append(
+            Choice(
+                label=_label(cell, base),
+                loss=_loss(cell, base),
+                ratio=None if cell is base else rate_ratio(cell, base),
+                feeds=curve is not None
+                and bool(named)
+                and all(curve.feeding(profile.images_per_s) is Feeding.FEEDS for profile in named),
+                cell=cell,
+                alike=tuple(other for other in every if _work(other) == _work(cell)),
+            )
         )
-        for cell in (base, *beside.values())
-    ]
     return sorted(choices, key=lambda c: (c.cell is not base, c.loss.rank, backend_rank(c.cell.backend)))
 
 
@@ -134,20 +138,6 @@ def _is_larger(cell: CellSummary, base: CellSummary) -> bool:
 def _work(cell: CellSummary) -> tuple[object, ...]:
     fields = ("compute", "model", "place", "ranks", "batch_size", "readahead_kib", "tier")
     return (cell.dataset_key, cell.backend, *(getattr(cell.cell, name) for name in fields))
-
-
-def _feeds(
-    cell: CellSummary,
-    base: CellSummary,
-    curves: dict[tuple[str, str], Curve],
-    named: Sequence[Accelerator],
-) -> bool:
-    curve, files = curves.get(cell.key), curves.get(base.key)
-    if curve is None or not named:
-        return False
-    if files is not None:  # the handoff of squares is the same, and was measured beside the files only
-        curve = dataclasses.replace(curve, constant_s=min(curve.constant_s, files.constant_s))
-    return all(curve.feeding(profile.images_per_s) is Feeding.FEEDS for profile in named)
 
 
 def _loss(cell: CellSummary, base: CellSummary) -> Loss:
@@ -208,9 +198,6 @@ def choice_table(choices: Sequence[Choice], accelerators: Sequence[Accelerator])
         needed = [cores_for(profile, choice.cpu_s) for profile in accelerators if choice.cpu_s]
         return " / ".join(f"{count:,}" for count in needed)
 
-    def verdict(choice: Choice) -> str:
-        return "" if choice.cell is base else verdict_words(choice.ratio, choice.cell, base)
-
     names = " / ".join(profile.name for profile in accelerators)
     columns = [
         column("choice", "choice", lambda c: c.label),
@@ -223,7 +210,9 @@ def choice_table(choices: Sequence[Choice], accelerators: Sequence[Accelerator])
         ),
         column("", "samples_per_s", lambda c: c.cell.interval("samples_per_s"), interval=True),
         column("times", "ratio", lambda c: c.ratio, interval=True),
-        column("verdict", "verdict", verdict),
+        column(
+            "verdict", "verdict", lambda c: "" if c.cell is base else verdict_words(c.ratio, c.cell, base)
+        ),
         *([column("first epoch, cold", "", rate(base.cell.workers, CacheState.COLD))] if has_cold else []),
         column("CPU ms", "cpu_s_per_sample", lambda c: c.cpu_s, lambda cpu_s: number(cpu_s and 1000 * cpu_s)),
         column("disk", "bytes_on_disk", lambda c: c.of_all("bytes_on_disk"), size),

@@ -29,7 +29,7 @@ class Coded:
 
 
 def coded(cells: Iterable[CellSummary]) -> list[Coded]:
-    """Return the codecs of the container and reader that have most of them, from the largest payload to the smallest."""
+    """Return the codecs of the container and reader that have most of them, the largest payload first."""
     groups: dict[tuple[str, str], list[Coded]] = {}
     for cell in cells:
         backend, rate = cell.cell.backend, cell.median("samples_per_s")

@@ -17,25 +17,24 @@ import numpy.typing as npt
 
 from storebench.units import Better
 
+# A smaller difference is not worth a change of format.
 PRACTICAL_FRAC = 0.10
-"""A smaller difference is not worth a change of format."""
 
+# With fewer rounds nothing is decided.
 MIN_ROUNDS = 5
-"""With fewer rounds nothing is decided."""
 
-ALPHA = 0.05
-NOISY_ALPHA = 0.01
+# The interval has 99% if the logarithms of the rounds' ratios have a larger standard deviation than this.
 NOISY_SPREAD = 0.15
-"""Standard deviation of the logarithms of the rounds' ratios above which the interval has 99%."""
+ALPHA, NOISY_ALPHA = 0.05, 0.01
 
 MOST_ROUNDS = 200
-_LARGEST_LOG = 700.0
+_POWER = 0.8
 
 Values = Sequence[float] | npt.NDArray[np.floating]
 
 
 class Verdict(enum.StrEnum):
-    """What a comparison says of the contender."""
+    """The result of a comparison for the contender."""
 
     FASTER = "faster"
     SLOWER = "slower"
@@ -82,10 +81,6 @@ def compare(
 ) -> Ratio:
     """Compare one metric of two cells, with one value per round in the same order; see `judge` for the verdict."""
     first, second = np.asarray(baseline, np.float64), np.asarray(contender, np.float64)
-    if better is Better.NEITHER:
-        raise ValueError("a metric without a better direction cannot be faster or slower")
-    if len(first) != len(second):
-        raise ValueError(f"paired sides of {len(first)} and {len(second)} rounds")
     rounds = len(first)
     both = np.concatenate([first, second])
     if not rounds or not np.all(np.isfinite(both) & (both > 0)):
@@ -97,13 +92,13 @@ def compare(
     spread = float(logs.std(ddof=1))
     alpha = NOISY_ALPHA if spread > NOISY_SPREAD else ALPHA
     half = t_quantile(1 - alpha / 2, rounds - 1) * spread / math.sqrt(rounds)
-    low, high = _exp(float(logs.mean()) - half), _exp(float(logs.mean()) + half)
+    low, high = float(np.exp(logs.mean() - half)), float(np.exp(logs.mean() + half))
     verdict = judge(low, high, better, practical_frac) if rounds >= MIN_ROUNDS else Verdict.UNDECIDED
     return Ratio(mid=mid, low=low, high=high, rounds=rounds, verdict=verdict, level=1 - alpha, spread=spread)
 
 
 def judge(low: float, high: float, better: Better, practical_frac: float = PRACTICAL_FRAC) -> Verdict:
-    """Return what the interval of a ratio says: it must lie wholly beyond `practical_frac` from 1, or wholly within it."""
+    """Return the verdict of an interval: it must lie wholly beyond `practical_frac` from 1, or wholly within it."""
     above, below = low > 1 + practical_frac, high < 1 / (1 + practical_frac)
     if above or below:
         return Verdict.FASTER if above == (better is Better.HIGHER) else Verdict.SLOWER
@@ -111,11 +106,8 @@ def judge(low: float, high: float, better: Better, practical_frac: float = PRACT
     return Verdict.EQUAL if within else Verdict.UNDECIDED
 
 
-_POWER = 0.8
-
-
 def rounds_needed(spread: float, frac: float) -> int | None:
-    """Return the rounds that tell a true difference of `frac` with probability `_POWER`; None if `MOST_ROUNDS` do not."""
+    """Return the rounds that tell a true difference with probability `_POWER`; None if `MOST_ROUNDS` do not."""
     alpha = NOISY_ALPHA if spread > NOISY_SPREAD else ALPHA
 
     def tells(rounds: int) -> bool:
@@ -137,11 +129,11 @@ def estimate(values: Values) -> Estimate:
     mid, count = median(array), len(array)
     if count < 2:
         return Estimate(mid=mid, n=count)
-    logs = bool(np.all(array > 0))
-    scaled = np.log(array) if logs else array
-    centre = float(scaled.mean())
+    is_positive = bool(np.all(array > 0))
+    scaled = np.log(array) if is_positive else array
     half = t_quantile(1 - ALPHA / 2, count - 1) * float(scaled.std(ddof=1)) / math.sqrt(count)
-    low, high = (_exp(centre - half), _exp(centre + half)) if logs else (centre - half, centre + half)
+    ends = np.array([scaled.mean() - half, scaled.mean() + half])
+    low, high = map(float, np.exp(ends) if is_positive else ends)
     return Estimate(mid=mid, low=low, high=high, n=count)
 
 
@@ -174,7 +166,3 @@ def _two_sided(t: float, freedom: int) -> float:
     inner = math.sin(angle) * total
     inside = (angle + inner) * 2 / math.pi if odd else inner
     return min(1.0, max(0.0, 1.0 - inside))
-
-
-def _exp(logarithm: float) -> float:
-    return math.exp(min(max(logarithm, -_LARGEST_LOG), _LARGEST_LOG))

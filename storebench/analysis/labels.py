@@ -22,7 +22,6 @@ ORIGINAL = "original"
 DATASETS = {"mnist": "MNIST", "cifar10": "CIFAR-10", "imagenet": "ImageNet"}
 MODELS = {
     "lenet": "LeNet",
-    "cifar10_quick": "cifar10_quick",
     "caffenet": "CaffeNet",
     "resnet50": "ResNet-50",
     "tiny": "the tiny network",
@@ -33,17 +32,11 @@ BACKENDS = {
     "jpeg": "JPEG files",
     "original": "original files",
     "files+raw": "raw files",
-    "hdf5": "HDF5",
     "memory:python": "memory (Python)",
-    "memory:native": "memory (native)",
-    "leveldb": "LevelDB",
-    "lmdb": "LMDB",
     "null": "null (no loading)",
 }
-"""Labels of backends; any other backend has its own name as its label."""
-
+# Codecs that are not written in capitals.
 CODECS = {ORIGINAL: ORIGINAL, "webp": "WebP", "zstd": "zstd"}
-"""Codecs that are not written in capitals."""
 
 _STATES = {
     CacheState.WARM: "in memory",
@@ -227,7 +220,7 @@ def not_held(cells: Iterable[CellSummary]) -> list[str]:
 
 
 def held_words(cell: CellSummary) -> str:
-    """Return how many replicates of a cell held their state, and why others did not; "" if all did."""
+    """Return the number of replicates that held a cell's state, and the reason of the others; "" if all did."""
     if not cell.not_held:
         return ""
     share = f"{len(cell.sound)} of {number_of(len(cell.replicates), 'replicate')} held"

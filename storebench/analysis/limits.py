@@ -34,14 +34,10 @@ REMEDIES = {
 class Demand:
     """What one sample of a store needs, in seconds unless the name says otherwise."""
 
-    cpu_s: float = 0.0
-    """CPU time of all processes of the loader."""
-    producing_s: float
-    """Time of the process that makes the sample, without its waits for the device."""
-    wait_s: float = 0.0
-    """Its wait for the device."""
-    handoff_s: float = 0.0
-    """Time in which the loop receives it."""
+    cpu_s: float = 0.0  # of all processes of the loader
+    producing_s: float  # of the process that makes the sample, without its waits for the device
+    wait_s: float = 0.0  # for the device
+    handoff_s: float = 0.0  # until the loop has it
     request_s: float = 0.0
     """Time of its request to a server over the requests in flight; the process does other things meanwhile."""
     device_bytes: float = 0.0
@@ -51,7 +47,6 @@ class Demand:
 
     @property
     def span_s(self) -> float:
-        """Time of the process that makes the sample."""
         return self.producing_s + self.wait_s
 
     def missing(self, share: float) -> "Demand":
@@ -70,10 +65,8 @@ class Node:
 
     cores: float = math.inf
     accelerators: int = 1
-    samples_per_s: float = math.inf
-    """Rate of one accelerator."""
-    workers: int = 0
-    """Workers of each process."""
+    samples_per_s: float = math.inf  # of one accelerator
+    workers: int = 0  # of each process
     bytes_per_s: float = math.inf
     requests_per_s: float = math.inf
 
@@ -81,7 +74,7 @@ class Node:
 def limits(demand: Demand, node: Node, busy_frac: float = BUSY_FRAC) -> dict[Limit, float]:
     """Return the samples per second that each resource of a node permits, the lowest first; not the unlimited ones.
 
-    Where an accelerator waits for its loop, it is the limit if it is busy for `busy_frac` of the time, else the loop is.
+    Where an accelerator waits for its loop, it is the limit if it is busy for `busy_frac` of the time, else the loop.
     """
     processes, step_s = node.accelerators, 1 / node.samples_per_s
     idle_s, received_s = step_s / busy_frac - step_s, step_s + demand.handoff_s
@@ -115,7 +108,7 @@ def delivered(ingestion: float, supply: float, handoff_s: float, *, overlap: boo
 
 
 def starving_above(supply: float, handoff_s: float, *, overlap: bool) -> float:
-    """Return the ingestion rate above which an accelerator is busy less than `BUSY_FRAC`: the inverse of `delivered`."""
+    """Return the ingestion rate above which an accelerator is busy less than `BUSY_FRAC`, by `delivered`."""
     idle_frac = 1 / BUSY_FRAC - 1
     if not overlap:
         return idle_frac / (1 / supply + handoff_s)

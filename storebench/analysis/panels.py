@@ -20,14 +20,14 @@ from storebench.codecs import any_size
 from storebench.datasets.base import PATH_PREFIXES
 from storebench.settings.words import CacheState, ComputeKind, Share, Sync
 
-DEFAULT_READAHEAD_KIB = 128
-"""Linux's default read-ahead; panels with other sizes come first only if it was not measured."""
+# That of Linux.
+_DEFAULT_READAHEAD_KIB = 128
 
+# Backends that read a container where it is.
 IN_PLACE = ("container", "container:stream", "container+raw")
-"""Backends that read a container where it is."""
 
+# Up to this rank of a base, the samples are read from the user's own files.
 USERS_OWN = 1
-"""Up to this rank of a base, the samples are read from the user's own files."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -39,7 +39,6 @@ class Panel:
 
     @property
     def first(self) -> CellSummary:
-        """One of the cells, for the fields that all of them share."""
         return self.cells[0]
 
     @property
@@ -83,7 +82,7 @@ class Panel:
 
 
 def base_rank(cell: CellSummary) -> int:
-    """Return how far a cell is from what the user has: a container, original files, files; then stores."""
+    """Return the distance of a cell from what the user has: a container, original files, files; then stores."""
     backend, codec = cell.cell.backend, cell.cell.backend.codec.partition(":")[0]
     if backend.name in IN_PLACE:
         return 0
@@ -98,17 +97,14 @@ def base_rank(cell: CellSummary) -> int:
 
 def rate_ratio(cell: CellSummary, base: CellSummary) -> Ratio | None:
     """Return one cell's rate over another's, paired by round; rates that rank nothing are undecided."""
-    found = paired(cell.values("samples_per_s"), base.values("samples_per_s"))
-    if found is None:
+    ratio = paired(cell.values("samples_per_s"), base.values("samples_per_s"))
+    if ratio is None:
         return None
-    forbidden = {
-        Verdict.FASTER: cell.at_most,
-        Verdict.SLOWER: base.at_most,
-        Verdict.EQUAL: cell.at_most or base.at_most,
-    }
-    if cell.doubt or base.doubt or forbidden.get(found.verdict):
-        return dataclasses.replace(found, verdict=Verdict.UNDECIDED)
-    return found
+    at_most = (cell.at_most and ratio.verdict is not Verdict.SLOWER) or (
+        base.at_most and ratio.verdict is not Verdict.FASTER
+    )
+    doubtful = cell.doubt or base.doubt or at_most
+    return dataclasses.replace(ratio, verdict=Verdict.UNDECIDED) if doubtful else ratio
 
 
 def paired(top: Mapping[Round, float], bottom: Mapping[Round, float]) -> Ratio | None:
@@ -116,8 +112,8 @@ def paired(top: Mapping[Round, float], bottom: Mapping[Round, float]) -> Ratio |
     shared = [key for key in top if key in bottom]
     if not shared:
         return None
-    found = compare([bottom[key] for key in shared], [top[key] for key in shared])
-    return None if found.mid is None else found
+    ratio = compare([bottom[key] for key in shared], [top[key] for key in shared])
+    return None if ratio.mid is None else ratio
 
 
 def panels(cells: Iterable[CellSummary]) -> list[Panel]:
@@ -129,21 +125,17 @@ def panels(cells: Iterable[CellSummary]) -> list[Panel]:
             nulls.setdefault(ceiling_key(cell), cell)
         else:
             grouped.setdefault((cell.dataset_key, cell.setting), []).append(cell)
-    return [
-        Panel(cells=tuple(group), null=nulls.get(ceiling_key(group[0])))
-        for together in grouped.values()
-        for group in _once_each(together)
-    ]
-
-
-def _once_each(cells: Sequence[CellSummary]) -> Iterable[Sequence[CellSummary]]:
-    """Return the cells as one group, or by their number of epochs if a backend was measured with several."""
-    if len({cell.backend for cell in cells}) == len(cells):
-        return [cells]
-    by_epochs: dict[int, list[CellSummary]] = {}
-    for cell in cells:
-        by_epochs.setdefault(cell.cell.epochs, []).append(cell)
-    return by_epochs.values()
+    made = []
+    for together in grouped.values():
+        # Of a backend that was measured with several numbers of epochs, each has its panel.
+        by_epochs: dict[int, list[CellSummary]] = {}
+        several = len({cell.backend for cell in together}) < len(together)
+        for cell in together:
+            by_epochs.setdefault(cell.cell.epochs if several else 0, []).append(cell)
+        made += [
+            Panel(cells=tuple(group), null=nulls.get(ceiling_key(group[0]))) for group in by_epochs.values()
+        ]
+    return made
 
 
 def ordered(every: Sequence[Panel]) -> list[Panel]:
@@ -151,21 +143,16 @@ def ordered(every: Sequence[Panel]) -> list[Panel]:
     return sorted((panel for panel in every if panel.measured), key=_rank, reverse=True)
 
 
-_COMPUTE_RANK = {ComputeKind.REAL: 2, ComputeKind.NONE: 0}
-
-
 def _rank(panel: Panel) -> tuple[float, ...]:
     cell = panel.first.cell
-    shape = panel.measured[0].fact("store_image_shape") or "0"
-    kib = cell.readahead_kib
     return (
         min(len(panel.measured), 2),
         not any(summary.short_training for summary in panel.measured),
         not panel.speaker.cold_start,
-        math.prod(int(side) for side in shape.split("x")),
+        pixels(panel.measured[0]),
         state_rank(panel.speaker),
-        2 if kib == DEFAULT_READAHEAD_KIB else 1 if kib is None else 0,
-        _COMPUTE_RANK.get(cell.compute.kind, 1),
+        readahead_rank(panel.first),
+        (ComputeKind.NONE, ComputeKind.EMULATED, ComputeKind.REAL).index(cell.compute.kind),
         work_of(cell) is LoopWork.READING,
         # A server of this machine is as far as what is emulated; the fewer values, the plainer.
         bool(cell.place.emulated),
@@ -177,6 +164,16 @@ def _rank(panel: Panel) -> tuple[float, ...]:
         cell.sync is Sync.OVERLAPPED,
         -cell.workers,
     )
+
+
+def pixels(cell: CellSummary) -> int:
+    return math.prod(map(int, str(cell.fact("store_image_shape") or 0).split("x")))
+
+
+def readahead_rank(cell: CellSummary) -> int:
+    """Return the importance of a read-ahead: others than Linux's default come first only if it was not measured."""
+    kib = cell.cell.readahead_kib
+    return 2 if kib == _DEFAULT_READAHEAD_KIB else 1 if kib is None else 0
 
 
 def state_rank(cell: CellSummary) -> int:

@@ -12,7 +12,7 @@ _OF_A_WAY = ("backend", "workers", "place")
 
 
 def request_s(cell: CellSummary, first_byte_s: float | None = None) -> float:
-    """Return the time of an image's requests to a server, one after another: first bytes, and transfer; 0 where not measured.
+    """Return the time of an image's requests to a server, one after another; 0 where not measured.
 
     First byte and rate of one request are those that were measured at the place alone, or as given.
     """

@@ -15,7 +15,7 @@ from typing import Any
 
 from storebench.analysis.comparison import MIN_ROUNDS, Estimate, estimate, median
 from storebench.analysis.limits import BUSY_FRAC, delivered, starving_above
-from storebench.analysis.panels import DEFAULT_READAHEAD_KIB, Panel, state_rank
+from storebench.analysis.panels import Panel, pixels, readahead_rank, state_rank
 from storebench.analysis.summary import (
     MEMORY_FORMAT,
     SETTING_COLUMNS,
@@ -53,7 +53,6 @@ class Point:
 
     @property
     def error(self) -> float:
-        """Relative error of the prediction; positive if less was delivered than predicted."""
         return self.predicted / self.delivered.mid - 1
 
 
@@ -72,11 +71,10 @@ class Curve:
 
     @property
     def overlap(self) -> bool:
-        """Whether workers load while the accelerator computes."""
         return self.loader.cell.workers > 0
 
     def delivered(self, ingestion: float, supply: float | None = None) -> float:
-        """Return the predicted samples per second for an ingestion rate, and for another supply rate if one is given."""
+        """Return the predicted samples per second for an ingestion rate, and for a supply rate, if given."""
         return delivered(ingestion, supply or self.supply.mid, self.constant_s, overlap=self.overlap)
 
     @functools.cached_property
@@ -87,7 +85,6 @@ class Curve:
 
     @property
     def at_most(self) -> bool:
-        """Whether the supply rate, and so the starving point, is an upper bound."""
         return self.loader.at_most
 
     @property
@@ -113,7 +110,6 @@ class Roofline:
 
     @property
     def first(self) -> CellSummary:
-        """Any of the loader-only cells, for what they have in common."""
         return self.curves[0].loader
 
     @property
@@ -134,7 +130,7 @@ def model_errors(points: Sequence[Point]) -> tuple[float, float] | None:
 
 
 def rooflines(cells: Iterable[CellSummary]) -> list[Roofline]:
-    """Return the rooflines that cells make, the one that speaks for the others first; settings decide, never results."""
+    """Return the rooflines that cells make, the most important first; settings decide, never results."""
     loaders: dict[tuple[Any, ...], dict[str, CellSummary]] = {}
     fed: dict[tuple[Any, ...], list[CellSummary]] = {}
     handing: dict[tuple[Any, ...], list[CellSummary]] = {}
@@ -202,9 +198,9 @@ def _curve(loader: CellSummary, fed: Sequence[CellSummary], handing: Sequence[Ce
     workers = loader.cell.workers
     alike = handing if workers else fed
     measured = [handing_s(cell) for cell in alike if _keeps_up(cell)]
-    own = handing_s(loader)
+    alone = handing_s(loader)
     # Without overlap, the supply rate includes the loader's own handoff, and only an excess counts.
-    constant_s = min([own, *measured]) if workers else max(0.0, min(measured, default=own) - own)
+    constant_s = min([alone, *measured]) if workers else max(0.0, min(measured, default=alone) - alone)
     rates = [rate for rate in loader.values("samples_per_s").values() if rate > 0]
     curve = Curve(loader=loader, supply=estimate(rates), constant_s=constant_s)
     points = [point for cell in fed if (point := _point(curve, cell)) is not None]
@@ -224,11 +220,11 @@ def _point(curve: Curve, cell: CellSummary) -> Point | None:
     rate, ingestion = cell.interval("samples_per_s"), ingestion_rate(cell)
     if rate is None or ingestion is None or rate.mid <= 0:
         return None
-    more_s, own = 0.0, curve.loader.cell
-    if cell.cell.model in MODEL_CROPS and own.model != cell.cell.model:
+    more_s, loader = 0.0, curve.loader.cell
+    if cell.cell.model in MODEL_CROPS and loader.model != cell.cell.model:
         # Its producers crop and mirror beyond what they did for the supply rate.
         more_s = max(0.0, cell.per_sample("prep_s") - curve.loader.per_sample("prep_s"))
-    shared = more_s / max(1, own.workers) / own.ranks
+    shared = more_s / max(1, loader.workers) / loader.ranks
     supply = curve.supply.mid / (1 + curve.supply.mid * shared)
     return Point(
         cell=cell, ingestion=ingestion, delivered=rate, predicted=curve.delivered(ingestion.mid, supply)
@@ -246,16 +242,15 @@ def _key(cell: CellSummary, *, any_state: bool = False, crops: bool = True) -> t
 
 
 def _rank(roofline: Roofline) -> tuple[float, ...]:
-    first, kib = roofline.first, roofline.first.cell.readahead_kib
-    shape = first.fact("store_image_shape") or "0"
+    first = roofline.first
     stored = [curve for curve in roofline.curves if curve.loader.cell.backend.format != MEMORY_FORMAT]
     return (
         first.cell.model not in MODEL_CROPS,
-        math.prod(int(side) for side in shape.split("x")),
+        pixels(first),
         first.cell.workers > 0,
         min(len(stored), 2),
         state_rank(first),
-        2 if kib == DEFAULT_READAHEAD_KIB else 1 if kib is None else 0,
+        readahead_rank(first),
         len(roofline.curves),
         -first.cell.workers,
     )

@@ -40,7 +40,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Column(Generic[T]):
-    """A column for people (`head`), for programs (`name`, with its unit), or both; an interval has three raw columns."""
+    """A column for people (`head`), for programs (`name`), or both; an interval has three raw columns."""
 
     head: str
     name: str

@@ -26,8 +26,8 @@ def plan(
         str,
         typer.Option(
             metavar="NAME[:MODEL][:COUNT]",
-            help="Accelerator, network, and how many each node has ('storebench accelerators' lists them), or NAME=RATE, in"
-            " images/s.",
+            help="Accelerator, network, and how many each node has ('storebench accelerators' lists them), or"
+            " NAME=RATE, in images/s.",
         ),
     ],
     model: Annotated[str | None, typer.Option(help="The network, unless NAME:MODEL names it.")] = None,

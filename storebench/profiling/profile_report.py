@@ -14,6 +14,7 @@ from storebench.probes.machine import counts_reads, mount_of
 from storebench.profiling.batch_times import BatchTimes
 from storebench.profiling.recorder import Recorder
 from storebench.profiling.stacks import CodeLine
+from storebench.settings.words import Limit
 from storebench.units import number_of, rounded_bytes
 
 # Of fewer looks, the shares of lines are too rough to stand beside measured times.
@@ -35,11 +36,11 @@ class Bound(enum.StrEnum):
 
     def __new__(cls, limit: str, remedy: str) -> Self:
         bound = str.__new__(cls, limit)
-        bound._value_, bound.remedy = limit, remedy
+        bound._value_, bound.remedy = str(limit), remedy
         return bound
 
     COMPUTE = (
-        "the loop itself (compute)",
+        Limit.COMPUTE,
         "a faster accelerator or a smaller network; loading is not the limit",
     )
     TRANSFORM = (
@@ -62,7 +63,7 @@ class Bound(enum.StrEnum):
         "fewer copies per batch: pad by whole slices into an array of the final size, or make tensors of one shape in the dataset",
     )
     HANDOFF = (
-        "the handoff",
+        Limit.HANDOFF,
         "fewer tensors per batch; for a store of raw pixels, storebench.Loader(dataset, {0.batch_size}, workers={0.workers})",
     )
     SMALL_BATCHES = "small batches", "larger batches"

@@ -16,8 +16,6 @@ from storebench.settings.words import LOCAL, CacheState, ComputeKind, Place, Sha
 # Most bytes of a request: providers of block storage count a larger one as several.
 REQUEST_BYTES = 256 << 10
 
-_PRODUCING = ("fetch_s", "decode_s", "prep_s")
-
 
 class Lacking(Exception):  # noqa: N818 - no error: the caller decides whether the plan goes on without the store
     """A figure that a store's plan needs and no cell has; the text says which cells to add."""
@@ -25,15 +23,16 @@ class Lacking(Exception):  # noqa: N818 - no error: the caller decides whether t
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """The setting for which the needs of a sample are asked."""
+    """The setting for which the needs of a sample are asked.
+
+    `resident` is the share of the store that the page cache can hold; 0 from a cold start, which keeps what is read.
+    """
 
     backend: str
     workers: int
     place: Place = LOCAL
     first_byte_s: float | None = None  # the server's; None for the measured one
-    resident: float = (
-        1.0  # share of the store that the page cache can hold; 0 from a cold start, which keeps what is read
-    )
+    resident: float = 1.0
     readahead_kib: int | None = None
     ranks: int = 1
     model: str = ""  # the network whose crops and mirrors are part of the needs
@@ -56,15 +55,10 @@ class Measurements:
 
     def __init__(self, cells: Iterable[CellSummary]) -> None:
         self.cells = [cell for cell in cells if not cell.is_null and not why_not(cell)]
-        self._demands: dict[Wanted, Demand] = {}
-
-    def demand(self, wanted: Wanted) -> Demand:
-        """Return the needs of a sample of a store. Raises `Lacking` if no cell tells them."""
-        if wanted not in self._demands:
-            self._demands[wanted] = self._demand(wanted)
-        return self._demands[wanted]
+        self.demand = functools.cache(self._demand)
 
     def _demand(self, wanted: Wanted) -> Demand:
+        """Return the needs of a sample of a store. Raises `Lacking` if no cell tells them."""
         cells = [c for c in self.cells if c.backend == wanted.backend and asked_place(c) == wanted.place]
         if wanted.place.remote:
             base = _nearest(cells, wanted)
@@ -101,23 +95,21 @@ class Measurements:
 
     def _for_loop(self, demand: Demand, base: CellSummary, wanted: Wanted) -> Demand:
         """Return the needs with the loop's workers, and with a network's crops."""
-        own, cpu_s, span_s = base.cell.workers, 0.0, 0.0
-        if bool(own) != bool(wanted.workers):
+        workers, sign = base.cell.workers, bool(wanted.workers) - bool(base.cell.workers)
+        if sign:
             cpu_s, span_s = self._worker_cost(base, wanted)
-            if not wanted.workers:
-                cpu_s, span_s = -cpu_s, -span_s
-        demand = replace(
-            demand,
-            cpu_s=max(demand.cpu_s + cpu_s, 0.1 * demand.cpu_s),
-            producing_s=max(demand.producing_s + span_s, 0.1 * demand.producing_s),
-        )
+            demand = replace(
+                demand,
+                cpu_s=max(demand.cpu_s + sign * cpu_s, 0.1 * demand.cpu_s),
+                producing_s=max(demand.producing_s + sign * span_s, 0.1 * demand.producing_s),
+            )
         measured, waiting_s = base.median("samples_per_s"), self._waiting_handoff_s(base)
         loads = base.cell.compute.kind is ComputeKind.NONE and not base.cell.place.remote
-        if own and wanted.workers and resident_share(base) == wanted.resident and loads and measured:
+        if workers and wanted.workers and resident_share(base) == wanted.resident and loads and measured:
             node = Node(
                 cores=base.fact("conditions_cores") or 1,
                 accelerators=base.cell.ranks,
-                workers=own,
+                workers=workers,
                 bytes_per_s=self.device_rate(base.backend, "best"),
             )
             of_base = replace(demand, handoff_s=waiting_s)
@@ -149,19 +141,18 @@ class Measurements:
         return max(0.0, cpu_s), max(0.0, span_s)
 
     def device_rate(self, backend: str, pace: str) -> float:
-        """Return a rate of the device in bytes/s, at the size of a store's samples if it was measured, else infinity."""
+        """Return a rate of the device, at the size of a store's samples if it was measured; else infinity."""
         rates: dict[bool, list[float]] = {True: [], False: []}
         for cell in self.cells:
             if rate := cell.median(f"device_{pace}_bytes_per_s"):
                 rates[cell.backend == backend].append(rate)
-        known = rates[True] or rates[False]
-        return statistics.median(known) if known else math.inf
+        return statistics.median(rates[True] or rates[False] or [math.inf])
 
     def _waiting_handoff_s(self, base: CellSummary) -> float:
         """Return the time in which a loop that computes nothing received a sample of a store, or of any store."""
         loading = [c for c in self.cells if c.cell.workers and c.cell.compute.kind is ComputeKind.NONE]
-        own = [c for c in loading if c.backend == base.backend and _in_memory(c)]
-        return statistics.median([c.per_sample("handover_s") for c in own or loading] or [0.0])
+        same = [c for c in loading if c.backend == base.backend and _in_memory(c)]
+        return statistics.median([c.per_sample("handover_s") for c in same or loading] or [0.0])
 
     @functools.cached_property
     def handoff_s(self) -> float:
@@ -198,7 +189,7 @@ def _missing(cells: Iterable[CellSummary], wanted: Wanted) -> list[CellSummary]:
 
 
 def _from_device(base: CellSummary, held: Iterable[CellSummary], wanted: Wanted) -> Demand:
-    """Return the needs of a sample if the reads of a cell miss as often as wanted; what is beyond a warm cell's is a wait."""
+    """Return the needs of a sample if a cell's reads miss as often as wanted; beyond a warm cell's time is a wait."""
     loop = replace(wanted, workers=base.cell.workers, ranks=base.cell.ranks, model="")
     span_s, cpu_s, read = _span_s(base), _cpu_s(base), per_image(base, "device_read_bytes")
     warm = _nearest([cell for cell in held if bool(cell.cell.workers) == bool(loop.workers)], loop)
@@ -228,13 +219,13 @@ def _nearest(cells: Sequence[CellSummary], wanted: Wanted) -> CellSummary | None
     """Return the cell whose loop is most like the wanted one."""
 
     def distance(cell: CellSummary) -> tuple[float, ...]:
-        own = cell.cell
+        fields = cell.cell
         return (
-            bool(own.workers) != bool(wanted.workers),
-            own.model != wanted.model if wanted.model else 0,
-            abs(own.ranks - wanted.ranks),
-            (ComputeKind.NONE, ComputeKind.EMULATED, ComputeKind.REAL).index(own.compute.kind),
-            abs(own.workers - wanted.workers),
+            bool(fields.workers) != bool(wanted.workers),
+            fields.model != wanted.model if wanted.model else 0,
+            abs(fields.ranks - wanted.ranks),
+            (ComputeKind.NONE, ComputeKind.EMULATED, ComputeKind.REAL).index(fields.compute.kind),
+            abs(fields.workers - wanted.workers),
             -(cell.median("timed_steps") or 0),
         )
 
@@ -242,8 +233,7 @@ def _nearest(cells: Sequence[CellSummary], wanted: Wanted) -> CellSummary | None
 
 
 def _in_memory(cell: CellSummary) -> bool:
-    own = cell.cell
-    return own.cache is CacheState.WARM or own.backend.format == MEMORY_FORMAT
+    return cell.cell.cache is CacheState.WARM or cell.cell.backend.format == MEMORY_FORMAT
 
 
 def resident_share(cell: CellSummary) -> float:
@@ -255,7 +245,7 @@ def resident_share(cell: CellSummary) -> float:
 
 
 def disturbed(cell: CellSummary) -> bool:
-    """Return whether other work took the machine's cores in any of a cell's rounds."""
+    """Whether other work took the machine's cores in any of a cell's rounds."""
     return any(row["conditions_disturbed"] for row in cell.usable)
 
 
@@ -267,7 +257,7 @@ def stored_bytes(cell: CellSummary) -> float:
 
 def _span_s(cell: CellSummary) -> float:
     """Return the time in which one process makes a sample, with its waits for the device."""
-    span = sum(cell.per_sample(name) for name in _PRODUCING)
+    span = sum(cell.per_sample(name) for name in ("fetch_s", "decode_s", "prep_s"))
     if not cell.cell.workers:
         span = max(span, cell.per_sample("data_wait_s"))
     return span * cell.cell.ranks
@@ -281,8 +271,8 @@ def _cpu_s(cell: CellSummary) -> float:
 
 
 def _requests(cell: CellSummary) -> float:
-    """Return the requests per sample that the block device completed for a cell; one per missed sample if they were not counted."""
-    own, everyones = per_image(cell, "device_read_bytes"), per_image(cell, "block_device_read_bytes")
+    """Return the requests per sample to the block device; one per missed sample if they were not counted."""
+    read, everyones = per_image(cell, "device_read_bytes"), per_image(cell, "block_device_read_bytes")
     if counted := per_image(cell, "block_device_reads"):
-        return counted * min(1.0, own / everyones)
-    return max(min(1.0, own / (stored_bytes(cell) or math.inf)), own / REQUEST_BYTES)
+        return counted * min(1.0, read / everyones)
+    return max(min(1.0, read / (stored_bytes(cell) or math.inf)), read / REQUEST_BYTES)

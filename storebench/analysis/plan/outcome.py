@@ -35,7 +35,6 @@ class Target:
 
     @property
     def other_storage(self) -> bool:
-        """Whether the storage is described instead of measured."""
         return not (self.bytes_per_s is self.requests_per_s is self.first_byte_s is None)
 
     @property
@@ -64,31 +63,25 @@ class StorePlan:
 
     store: str
     place: Place
-    readahead_kib: int | None
-    """The read-ahead, where it makes a difference."""
-    container: str
-    """Its format and codec: backends that share them read the same files."""
+    readahead_kib: int | None  # where it makes a difference
+    container: str  # format and codec: backends that share them read the same files
     stored_bytes: float
-    images_per_s: float
-    """Over all epochs, or over one after many if their number is open."""
+    images_per_s: float  # over all epochs, or over one after many if their number is open
     low: float
     high: float
     busy: float
     busy_low: float
     busy_high: float
     first_h: float
-    epoch_h: float
-    """Hours of the first planned epoch, and of the last."""
+    epoch_h: float  # of the last epoch
     total_h: float | None
     limit: Limit
-    lift: str
-    """How much of the limiting resource keeps the accelerators busy; "" if they are, or nothing does."""
+    lift: str  # as much of the limiting resource keeps the accelerators busy; "" if they are, or nothing does
     asked: Asked
     build_s: float | None
     pays_after_epochs: float | None = None
     """Epochs after which a conversion to the fastest store that can be built saves time; None if it does not."""
-    kinds: tuple[Kind, ...]
-    """In what the prediction differs from the cells."""
+    kinds: tuple[Kind, ...]  # in what the prediction differs from the cells
 
     def converted(self, best: "StorePlan") -> "StorePlan":
         """Return it with the epochs after which a conversion to the fastest store pays, if that is worth it."""
@@ -129,10 +122,8 @@ class Plan:
     image_shape: str
     stores: tuple[StorePlan, ...]
     """The fastest first; of those that are about equally fast, the one that asks least of the storage."""
-    ties: tuple[str, ...]
-    """The stores of which each may be the fastest, by the errors of such predictions."""
-    conversion: str
-    """The fastest store that can be built."""
+    ties: tuple[str, ...]  # each may be the fastest, by the errors of such predictions
+    conversion: str  # the fastest store that can be built
     caveats: tuple[str, ...]
     lacking: tuple[str, ...]
 

@@ -1,19 +1,16 @@
 """The plan: what each store of a run delivers on a target machine, what limits it, and what lifts the limit."""
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from storebench.analysis.labels import backend_label, caveats
+from storebench.analysis.panels import pixels
 from storebench.analysis.plan.measured import Lacking, Measurements, asked_place, disturbed, pooled, why_not
 from storebench.analysis.plan.outcome import Plan, StorePlan, Target, ordered
 from storebench.analysis.plan.stores import StorePlanner
 from storebench.analysis.summary import MEMORY_FORMAT, CellSummary, backend_rank
 from storebench.errors import NotComparableError
 from storebench.settings.words import ComputeKind, Place
-
-Stores = dict[tuple[str, Place], list[CellSummary]]
-"""The cells of each store, by its name and where it is read."""
 
 
 def plan(cells: Iterable[CellSummary], dataset: str | None = None, **target: Any) -> Plan:
@@ -27,8 +24,7 @@ def plan(cells: Iterable[CellSummary], dataset: str | None = None, **target: Any
     cells = [cell for cell in every if not cell.cell.place.mounted] or every
     group = _chosen(cells, dataset)
     planned, measured = _target(group, target), Measurements(group)
-    stores, reasons = by_store(group, planned)
-    made, lacking = plans(stores, reasons, planned, measured)
+    made, lacking = plans(group, planned, measured)
     if not made:
         raise NotComparableError(
             f"no store can be planned from these cells ({lacking[0] if lacking else 'none has figures'})",
@@ -47,9 +43,8 @@ def plan(cells: Iterable[CellSummary], dataset: str | None = None, **target: Any
     resized = {cell.backend for cell in cells if cell.cell.data.name == name and not cell.is_null} - mine
     if resized:
         lacking.append(_without(sorted(resized, key=backend_rank), "its images have another size"))
-    by_label = [(backend_label(store), own) for (store, _), own in stores.items()]
-    wrong = [label for label, own in by_label if any(cell.invalid for cell in own)]
-    noisy = [label for label, own in by_label if any(map(disturbed, own))]
+    wrong = _labels(cell for cell in measured.cells if cell.invalid)
+    noisy = _labels(cell for cell in measured.cells if disturbed(cell))
     return Plan(
         target=planned,
         dataset=group[0].cell.data.name,
@@ -60,45 +55,45 @@ def plan(cells: Iterable[CellSummary], dataset: str | None = None, **target: Any
         caveats=(
             *caveats(measured.cells),
             *(["EMULATED accelerators: loops that slept"] if ComputeKind.EMULATED in handing else []),
-            *([f"INVALID records: {', '.join(wrong)}"] if wrong else []),
-            *([f"DISTURBED rounds: {', '.join(noisy)}"] if noisy else []),
+            *([f"INVALID records: {wrong}"] if wrong else []),
+            *([f"DISTURBED rounds: {noisy}"] if noisy else []),
         ),
         lacking=tuple(lacking),
     )
 
 
-def by_store(group: Sequence[CellSummary], target: Target) -> tuple[Stores, dict[str, str]]:
-    """Return the cells of each store that can be planned, and the reasons why others cannot."""
-    stores, reasons = Stores(), dict[str, str]()
+def plans(
+    group: Sequence[CellSummary], target: Target, measured: Measurements
+) -> tuple[list[StorePlan], list[str]]:
+    """Return the plans of the stores, best first, and the reasons why others have none."""
+    stores: dict[tuple[str, Place], list[CellSummary]] = {}
+    reasons, lacking = dict[str, str](), dict[str, list[str]]()
     asked = [(cell.backend, cell.cell.place) for cell in group if cell.cell.place.remote]
     plain = {(backend, place.kind) for backend, place in asked if not place.emulated}
     for cell in sorted(group, key=lambda cell: backend_rank(cell.backend)):
-        if cell.is_null or cell.cell.backend.format == MEMORY_FORMAT:
-            continue
         server = cell.backend, cell.cell.place.kind
-        if target.other_storage and cell.cell.place.emulated and server in plain:
-            continue  # what it emulates is not the described storage
+        # What a place emulates is not the described storage.
+        is_other = target.other_storage and cell.cell.place.emulated and server in plain
+        if cell.is_null or cell.cell.backend.format == MEMORY_FORMAT or is_other:
+            continue
         if reason := why_not(cell):
             reasons[cell.backend] = reason
         else:
             stores.setdefault((cell.backend, asked_place(cell)), []).append(cell)
-    planned = {name for name, _ in stores}
-    return stores, {store: reason for store, reason in reasons.items() if store not in planned}
-
-
-def plans(
-    stores: Stores, reasons: dict[str, str], target: Target, measured: Measurements
-) -> tuple[list[StorePlan], list[str]]:
-    """Return the plans of the stores, best first, and what cells the others lack."""
-    made, lacking = list[StorePlan](), dict[str, list[str]]()
     for store, reason in reasons.items():
-        lacking.setdefault(reason, []).append(store)
+        if store not in {name for name, _ in stores}:
+            lacking.setdefault(reason, []).append(store)
+    made = list[StorePlan]()
     for (store, _), cells in stores.items():
         try:
             made += StorePlanner(cells, target, measured).plans()
         except Lacking as lack:
             lacking.setdefault(str(lack), []).append(store)
     return list(ordered(made)), [_without(names, reason) for reason, names in lacking.items()]
+
+
+def _labels(cells: Iterable[CellSummary]) -> str:
+    return ", ".join(map(backend_label, sorted({cell.backend for cell in cells}, key=backend_rank)))
 
 
 def _without(stores: Sequence[str], reason: str) -> str:
@@ -115,23 +110,19 @@ def _chosen(cells: Sequence[CellSummary], dataset: str | None) -> list[CellSumma
         )
     groups = [group for group in pooled(cells) if dataset in (None, group[0].cell.data.name)]
     if not groups:
-        known = ", ".join(sorted({cell.cell.data.name for cell in cells}))
-        raise NotComparableError(f"no cell of {dataset!r} has figures", hint=f"These runs have {known}.")
-
-    def pixels(cell: CellSummary) -> int:
-        return math.prod(map(int, str(cell.fact("store_image_shape") or 0).split("x")))
-
+        names = ", ".join(sorted({cell.cell.data.name for cell in cells}))
+        raise NotComparableError(f"no cell of {dataset!r} has figures", hint=f"These runs have {names}.")
     return max(groups, key=lambda group: (max(map(pixels, group)), len(group)))
 
 
 def _target(group: Sequence[CellSummary], given: dict[str, Any]) -> Target:
     """Return the target with what it leaves open as it was measured."""
-    known = [cell for cell in group if cell.usable]
-    loaded = [cell.cell.workers for cell in known if cell.cell.compute.kind is ComputeKind.NONE]
+    cells = [cell for cell in group if cell.usable]
+    loaded = [cell.cell.workers for cell in cells if cell.cell.compute.kind is ComputeKind.NONE]
     measured = {
         "workers": max(loaded, default=0),
-        "cores": max((int(cell.fact("conditions_cores") or 1) for cell in known), default=1),
-        "samples": max((int(cell.fact("store_count") or 0) for cell in known), default=0),
+        "cores": max((int(cell.fact("conditions_cores") or 1) for cell in cells), default=1),
+        "samples": max((int(cell.fact("store_count") or 0) for cell in cells), default=0),
     }
     target = Target(**(measured | {name: value for name, value in given.items() if value is not None}))
     if not target.samples:

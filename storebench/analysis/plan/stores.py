@@ -103,9 +103,9 @@ class StorePlanner:
             shares = list(missing_shares(self.resident, target.nodes, target.epochs))
         parts = []
         for epochs, share in shares:
-            demand, found = needs.at(share, node)
+            demand, rates = needs.at(share, node)
             kinds = self._kinds(missing=share > 0)
-            parts.append(_Part(epochs=epochs, demand=demand, limits=found, kinds=kinds))
+            parts.append(_Part(epochs=epochs, demand=demand, limits=rates, kinds=kinds))
 
         def of_all(rates: Iterable[float]) -> float:
             """Return the rate of all nodes over all epochs."""
@@ -181,7 +181,7 @@ class StorePlanner:
         return _Needs(held=held, missing=tuple(told.values()))
 
     def _asked(self, need: Demand | None) -> Asked:
-        """Return what is asked of the storage; without a cell that read from it, the least that a reader can."""
+        """Return the load on the storage; without a cell that read from it, the least that a reader can ask."""
         rate, read = self.target.needed, need.device_bytes if need else self.stored
         opens = self.backend.format == "files" and not self.place.remote
         return Asked(
@@ -192,7 +192,7 @@ class StorePlanner:
         )
 
     def _demand(self, resident: float, readahead_kib: int | None) -> Demand:
-        """Return the needs on the target's storage: waits become requests one after another, as far as the reader waits."""
+        """Return the needs on the target's storage, where waits become requests one after another."""
         target = self.target
         demand = self.measured.demand(
             Wanted(
@@ -222,7 +222,7 @@ class StorePlanner:
         return replace(demand, wait_s=demand.requests * target.first_byte_s / in_flight + transfer_s)
 
     def _kinds(self, *, missing: bool) -> tuple[Kind, ...]:
-        """Return in what the prediction of some epochs differs from the cells."""
+        """Return the differences between the prediction of some epochs and the cells."""
         target, cells, states = self.target, self.cells, {cell.cell.cache for cell in self.cells}
         missing = missing and not self.place.remote
         small = missing and self.resident < 1
@@ -242,7 +242,7 @@ class StorePlanner:
         return tuple(kind for kind, is_so in differs.items() if is_so)
 
     def _lift(self, limit: Limit, demand: Demand) -> str:
-        """Return how much of a resource gives the loading rate that keeps a node's accelerators busy."""
+        """Return the amount of a resource that keeps a node's accelerators busy."""
         target, alone = self.target, self.target.accelerator.images_per_s
         taken, wished = target.count / (1 / alone + demand.handoff_s), BUSY_FRAC * target.count * alone
         rate = wished if wished < taken else BUSY_FRAC * taken

@@ -12,7 +12,7 @@ from storebench.units import format_duration, number_of
 
 
 def sentence(plan: Plan) -> str:
-    """Return which store to use, or what limits the best one."""
+    """Return the store to use, or the limit of the best one."""
     target, choice = plan.target, plan.choice
     accelerators = f"{target.accelerators} x {target.accelerator.device}"
     stored = f"{number(choice.stored_bytes / 1e3)} KB per image"
@@ -80,7 +80,7 @@ def table(plan: Plan) -> Table:
 
 
 def load(plan: Plan) -> Table:
-    """Return what each store asks of the storage."""
+    """Return the load of each store on the storage."""
     heads = ("store", "KB/image stored", "KB/image read", "GB/s", "requests/s", "opens/s")
     return Table(
         caption=f"What {number(plan.target.needed)} images/s ask of the storage while nothing is in memory",

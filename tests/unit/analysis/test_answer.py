@@ -24,8 +24,8 @@ from storebench.record.schema import Conditions, Counters, Record
 from storebench.report.build import Report, summarise_results
 from storebench.report.content import content_of
 from storebench.report.page import html, markdown
-from tests.support.planted import make_record, paper_records, replicates, write_run
-from tests.support.planted_roofline import curve_records, loader_records
+from tests.support.planted import make_record, replicates, write_run
+from tests.support.planted_roofline import loader_records
 
 REFERENCE = Path(__file__).parents[3] / "results" / "reference"
 NONE: dict[str, Any] = {"compute": "none", "model": "none", "compute_ms": 0.0}
@@ -162,7 +162,10 @@ CASES: dict[str, tuple[list[Record], str, Verdict]] = {
         Verdict.UNDECIDED,
     ),
     "too little training": (
-        [*waits("png", 40, steps=10, compute="real", model="lenet"), *waits("lmdb", 10, steps=10, compute="real", model="lenet")],
+        [
+            *waits("png", 40, steps=10, compute="real", model="lenet"),
+            *waits("lmdb", 10, steps=10, compute="real", model="lenet"),
+        ],
         "",
         Verdict.UNDECIDED,
     ),
@@ -234,6 +237,8 @@ def test_jpegs_of_another_size_are_compared_with_the_files_and_their_loss_is_nam
 
 def test_a_row_per_choice_with_intervals_and_the_cores_that_it_needs() -> None:
     found = answered(
+        loaded("original", 100.0, 2.0, image_size=224, workers=0),
+        loaded("lmdb", 2000.0, 0.2, image_size=224, workers=0),
         loaded("lmdb", 4000.0, 0.2, image_size=224),
         loaded("lmdb+jpeg", 900.0, 0.6, image_size=256),
         loaded("original:simplejpeg", 400.0, 1.5, image_size=224),
@@ -252,43 +257,10 @@ def test_a_row_per_choice_with_intervals_and_the_cores_that_it_needs() -> None:
         ("LMDB+JPEG", "900 [892, 908]", "0.600", "1"),
         ("LMDB", "4,000 [3,960, 4,040]", "0.200", "1"),
     ]
+    assert found.table.rows[-1][found.table.head.index("images/s, no workers")].startswith("2,000 [")
     assert [row[found.table.head.index("times")] for row in found.table.rows][1:3] == [
         "1.00 [1.00, 1.00]",
         "1.33 [1.33, 1.33]",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("image_size", "named", "heads"),
-    [
-        (224, (), ["cores for rtx4090 / a100 / h100"]),
-        (224, ("a10",), ["cores for a10"]),
-        (64, (), []),
-        (None, ("a10",), ["cores for a10"]),
-    ],
-)
-def test_published_rates_are_told_of_photographs_or_if_asked_for(
-    image_size: int | None, named: tuple[str, ...], heads: list[str]
-) -> None:
-    parts = loaded("original", 300.0, image_size=image_size), loaded("lmdb", 900.0, image_size=image_size)
-    table = answered(*parts, accelerators=named).table
-    assert table is not None
-    assert [head for head in table.head if head.startswith("cores")] == heads
-
-
-def test_each_number_of_workers_has_a_column() -> None:
-    found = answered(
-        *(
-            loaded(backend, rate * (1 + workers), 1.0 + workers, workers=workers)
-            for backend, rate in (("png", 100.0), ("lmdb", 400.0))
-            for workers in (0, 2)
-        )
-    )
-    assert found.table is not None
-    assert found.table.head[1:3] == ("images/s, no workers", "images/s, 2 workers")
-    assert [[text.partition(" [")[0] for text in row[1:3]] for row in rows(found)] == [
-        ["100", "300"],
-        ["400", "1,200"],
     ]
 
 
@@ -309,24 +281,6 @@ def test_more_workers_come_before_converting_where_cores_are_what_is_missing(
 ) -> None:
     parts = loaded("png", 300.0, 6.0, cores, **changes), loaded("lmdb", 900.0, 2.0, cores, **changes)
     assert chosen(*parts, accelerators=("fast=1000",)) == store
-
-
-def test_no_line_says_how_busy_the_handoff_leaves_an_accelerator() -> None:
-    slow = [dataclasses.replace(r, handover_s=r.steps * 0.02) for r in loaded("png", 300.0)]
-    found = answered(slow, loaded("lmdb", 900.0), accelerators=("fast=3000",))
-    assert any("3 cores" in line for line in found.lines)
-    assert not any("%" in line for line in found.lines)
-
-
-def test_the_least_of_supply_and_starving_point_is_enough() -> None:
-    # With workers and no handoff, an accelerator starves above the supply / 0.9: the supply is the safe one.
-    trained = replicates("png", [1.0] * 5, compute="real", model="caffenet", compute_ms=50.0)
-    found = answered(
-        curve_records("png", 800.0, spread=FIVE), curve_records("lmdb", 3000.0, spread=FIVE), trained
-    )
-    enough = [line for line in found.changes if "Enough" in line]
-    assert enough
-    assert re.findall(r"[\d,]+", enough[0])[0] == "800"
 
 
 def test_stores_that_are_not_told_apart_from_the_best_are_named() -> None:
@@ -354,20 +308,6 @@ def test_another_state_with_another_store_would_change_it() -> None:
     assert found.choice is not None
     assert found.choice.backend == "hdf5"
     assert any("LMDB" in text for text in found.changes)
-
-
-def test_the_whole_matrix_of_the_paper_has_one_short_answer() -> None:
-    found = answered(paper_records("warm"), paper_records("cold"))
-    assert found.choice is not None
-    assert found.choice.backend == "lmdb"
-    assert found.ratio is not None
-    assert found.ratio.mid == pytest.approx(76 / 13, rel=0.02)
-
-
-def test_nothing_measured_is_said() -> None:
-    found = answered([])
-    assert found.base is None
-    assert found.sentence
 
 
 @pytest.mark.parametrize("origin", ["synthetic", "derived"])

@@ -106,13 +106,6 @@ def test_the_device_is_the_limit_where_it_delivers_nearly_all_it_can(
     assert limit_of(backend, cache="cold", ceilings=rates, **spans).limit is bound
 
 
-def test_workers_share_the_time_in_which_they_fetch() -> None:
-    rates = Ceilings(device_random_1_bytes_per_s=1.0, device_random_16_bytes_per_s=ARRIVING / 0.9)
-    spans: dict[str, Any] = {"wait_ms": 19.5, "compute_ms": 0.5, "fetch_ms": 4 * 19.0, "prep_ms": 0.5}
-    limit = limit_of(workers=4, cache="cold", ceilings=rates, bytes_on_disk=0, **spans)
-    assert (limit.limit, limit.share) == (Limit.STORAGE, pytest.approx(19 / 20))
-
-
 def test_the_storage_has_what_a_warm_fetch_saves() -> None:
     cold = make_record("lmdb", cache="cold", wait_ms=20, compute_ms=1, fetch_ms=19, prep_ms=1)
     warm = make_record("lmdb", cache="warm", wait_ms=17, compute_ms=1, fetch_ms=5, prep_ms=12)

@@ -23,7 +23,6 @@ def scaled(factor: float, wobble: float = 0.0) -> list[float]:
     [
         (scaled(1.5, 0.01), Better.HIGHER, Verdict.FASTER),
         (scaled(1.5, 0.01), Better.LOWER, Verdict.SLOWER),
-        (scaled(0.6, 0.01), Better.HIGHER, Verdict.SLOWER),
         (scaled(0.6, 0.01), Better.LOWER, Verdict.FASTER),
         (scaled(1.02, 0.01), Better.HIGHER, Verdict.EQUAL),
         (scaled(1.11, 0.01), Better.HIGHER, Verdict.UNDECIDED),
@@ -55,13 +54,6 @@ def test_fewer_than_five_rounds_decide_nothing() -> None:
 def test_values_without_a_ratio(values: list[float]) -> None:
     found = compare(EVEN, values)
     assert (found.mid, found.low, found.verdict) == (None, None, Verdict.UNDECIDED)
-
-
-def test_wrong_use_is_refused() -> None:
-    with pytest.raises(ValueError, match="5 and 4 rounds"):
-        compare(EVEN, EVEN[:4])
-    with pytest.raises(ValueError, match="better direction"):
-        compare(EVEN, EVEN, better=Better.NEITHER)
 
 
 def test_quantiles_and_intervals_against_scipy() -> None:

@@ -56,12 +56,6 @@ def test_the_place_of_a_measurement_has_columns_of_its_own() -> None:
     assert (row["filesystem"], row["storage_device"], row["machine_readahead_kib"]) == ("ext4", "a disk", 128)
 
 
-@pytest.mark.parametrize("wrong", ["a lot", "-1", "1" * 30, "1²"])
-def test_a_read_ahead_that_is_not_a_number_is_missing(wrong: str) -> None:
-    here = Environment(key="e1", match={"block_device": {"read_ahead_kb": wrong}}, notes={})
-    assert table_of(make_record("lmdb", environment=here))["machine_readahead_kib"].isna().all()
-
-
 def test_runs_are_found_in_folders_of_folders_and_each_file_once(tmp_path: Path) -> None:
     first = write_run(tmp_path / "all" / "first", [make_record("lmdb")]) / "records.jsonl"
     second = write_run(tmp_path / "all" / "second", [make_record("png")]) / "records.jsonl"

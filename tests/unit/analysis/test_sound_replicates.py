@@ -63,13 +63,10 @@ def rounds(
     ("count", "out", "has_rate"),
     [
         (5, 0, True),
-        (5, 1, True),
         (5, 2, True),
         (5, 3, False),
         (3, 1, False),
-        (2, 1, False),
         (2, 0, True),
-        (1, 1, False),
     ],
 )
 def test_a_cell_has_a_rate_with_three_sound_replicates_or_all_of_fewer(
@@ -129,32 +126,6 @@ def test_a_cell_without_a_rate_does_not_hide_the_others(tmp_path: Path, cli: Cli
     content = write_report(tmp_path / "run", tmp_path / "report").content
     assert [cell.backend for cell in content.cells if cell.median("samples_per_s")] == ["png"]
     assert any("no rate: 2 of 5 replicates held" in line for line in content.caveats)
-
-
-@pytest.mark.parametrize("rate", [0.0, 1e9])
-def test_a_record_that_failed_has_no_rate(rate: float, tmp_path: Path, cli: Cli) -> None:
-    """Older records have rates of 0 there."""
-    write_run(tmp_path / "run", [make_record("png")])
-    path = tmp_path / "run" / "records.jsonl"
-    raw = json.loads(path.read_text())
-    raw |= {"status": "failed", "failure": "it ended", "samples_per_s": rate, "payload_bytes_per_s": rate}
-    path.write_text(json.dumps(raw | {"data_wait_frac": rate, "replicate": 1}) + "\n")
-    [(record, file)], _ = read_all(tmp_path / "run")
-    names = ["samples_per_s", "payload_bytes_per_s", "data_wait_frac", "accelerator_util_frac"]
-    assert [getattr(record, name) for name in names] == [None] * 4
-    durations = [
-        "epoch_s",
-        "timed_s",
-        "data_wait_s",
-        "compute_s",
-        "fetch_s",
-        "time_to_first_batch_s",
-        "open_s",
-    ]
-    assert to_frame([(record, file)])[[*names, *durations]].isna().all(axis=None)
-    [head, row] = cli("export", "run").stdout.splitlines()
-    values = dict(zip(head.split(","), row.split(","), strict=False))
-    assert {values[name] for name in (*names[:2], *durations)} == {""}
 
 
 @pytest.mark.parametrize(("out", "count"), [(1, 0), (3, 3)])

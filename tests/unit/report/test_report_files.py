@@ -151,7 +151,7 @@ def test_the_command_prints_a_table_and_the_answer(run: Path, tmp_path: Path) ->
     assert done.exit_code == 0, done.output
     answer = summarise_results(run / RECORDS_NAME, [find_accelerator("mine=500")]).answer
     assert answer.sentence in done.stdout
-    assert "starves it, " in done.stdout
+    assert "feeds it, " in done.stdout
     as_json = CliRunner().invoke(app, [*command, "--json"])
     told = json.loads(as_json.stdout)
     assert told["answer"] == answer.sentence

@@ -36,6 +36,7 @@ NEW_FIELD = """
 
 LOOK = """
 import json, sys
+from pathlib import Path
 import storebench
 from storebench.errors import ScenarioError
 from storebench.analysis.frame import to_frame
@@ -54,7 +55,7 @@ try:
 except ScenarioError as error:
     refusal = str(error)
 [record] = read_records(sys.argv[1])
-[cell] = summarise(to_frame([(record, sys.argv[1])]))
+[cell] = summarise(to_frame([(record, Path(sys.argv[1]))]))
 print(json.dumps({
     "package": storebench.__file__,
     "last_field": CELL_FIELDS[-1],

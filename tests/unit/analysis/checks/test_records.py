@@ -153,10 +153,8 @@ def test_steps_that_contradict_their_record_are_found(tmp_path: Path, name: str)
 @pytest.mark.parametrize(
     ("other", "kept"),
     [
-        ({}, True),
         ({"environment": dataclasses.replace(ENVIRONMENT, key="another machine")}, False),
-        ({"batch_size": 16}, False),
-        ({"limit": 100}, False),
+        ({}, True),
     ],
 )
 def test_a_replicate_in_which_memory_was_slow_has_the_machines_ceiling(
@@ -174,12 +172,6 @@ def test_pages_of_a_store_that_was_read_into_memory_say_nothing(tmp_path: Path) 
     assert validate(write_run(tmp_path / "run", [record])) == []
 
 
-def test_a_warm_cell_with_missing_pages_is_found(tmp_path: Path) -> None:
-    record = part(make_record("lmdb", cache="warm"), "cache", resident_frac_before=0.98)
-    (found,) = validate(write_run(tmp_path / "run", [record]))
-    assert "called warm with 98.0% resident" in found.message
-
-
 LIMIT = 400 << 20
 ALLOWED = LIMIT / 800_000_000
 
@@ -188,12 +180,9 @@ ALLOWED = LIMIT / 800_000_000
     ("changes", "figure"),
     [
         ({}, ""),
-        ({"resident_frac_after": ALLOWED + 0.009}, ""),
         ({"resident_frac_after": ALLOWED + 0.011}, "resident_max_frac"),
         ({"resident_frac_before": 0.9}, "resident_max_frac"),
-        ({"resident_max_frac": 0.9}, "resident_max_frac"),
         ({"curve": (ResidencyPoint(elapsed_s=1, asked_frac=0.5, resident_frac=0.9),)}, "resident_max_frac"),
-        ({"limit_bytes": None}, "cache.limit_bytes"),
         ({"limit_bytes": 2 * LIMIT}, "cache.limit_bytes"),
     ],
 )
@@ -215,7 +204,7 @@ def test_a_limited_cell_with_more_resident_than_its_limit_is_found(
 
 @pytest.mark.parametrize(
     ("rounds", "null_ms", "found"),
-    [(1, 29, 1), (2, 29, 1), (1, 27, 0), (5, 16.8, 1), (5, 15.5, 0), (5, 14, 0)],
+    [(1, 29, 1), (1, 27, 0), (5, 16.8, 1), (5, 15.5, 0)],
 )
 def test_a_rate_above_the_compute_ceiling_by_more_than_noise_is_found(
     tmp_path: Path, rounds: int, null_ms: float, found: int
@@ -227,12 +216,6 @@ def test_a_rate_above_the_compute_ceiling_by_more_than_noise_is_found(
     assert [(finding.kind, finding.figure) for finding in findings] == [
         (Rule.CEILING, "samples_per_s")
     ] * found
-
-
-def test_one_busy_round_of_the_null_cell_is_not_held_against_a_cell(tmp_path: Path) -> None:
-    null = [make_record("null", wait_ms=0, compute_ms=ms, replicate=n) for n, ms in enumerate((30, 14, 14))]
-    lmdb = [make_record("lmdb", replicate=n) for n in range(3)]
-    assert validate(write_run(tmp_path / "run", null + lmdb)) == []
 
 
 def test_stores_of_one_dataset_with_other_pixels_are_found(tmp_path: Path) -> None:
@@ -253,9 +236,7 @@ def test_a_warm_epoch_that_the_device_fed_is_found(tmp_path: Path, frac: float, 
     ] * found
 
 
-@pytest.mark.parametrize(
-    ("overhead_ms", "steps", "found"), [(2.0, 100, 1), (0.6, 100, 0), (2.0, 4, 0), (2.0, 6, 1)]
-)
+@pytest.mark.parametrize(("overhead_ms", "steps", "found"), [(2.0, 100, 1), (0.6, 100, 0), (2.0, 4, 0)])
 def test_unexplained_time_counts_from_a_share_and_an_absolute_part(
     tmp_path: Path, overhead_ms: float, steps: int, found: int
 ) -> None:
@@ -282,8 +263,8 @@ def limited(factor: float) -> Record:
     return part(record, "cache", resident_max_frac=held, resident_frac_after=0.4)
 
 
-def payload_of(backend: str, factor: float) -> Record:
-    record = make_record(backend, steps=125, cache="cold")
+def payload(factor: float) -> Record:
+    record = make_record("lmdb", steps=125, cache="cold")
     return dataclasses.replace(
         record,
         payload_bytes=round(record.payload_bytes * factor),
@@ -293,13 +274,8 @@ def payload_of(backend: str, factor: float) -> Record:
 
 OFF_BY_HALF: dict[str, tuple[str, Callable[[float], Record]]] = {
     "a warm rate above the copying of one thread": ("payload_bytes_per_s", at_the_copy_rate),
-    "the same with workers, whose spans add up": (
-        "payload_bytes_per_s",
-        lambda f: at_the_copy_rate(f, workers=4),
-    ),
     "a page cache above its limit": ("resident_max_frac", limited),
-    "a payload that the store does not have": ("payload_bytes", lambda f: payload_of("lmdb", f)),
-    "the same of an encoded store, read whole": ("payload_bytes", lambda f: payload_of("png", f)),
+    "a payload that the store does not have": ("payload_bytes", payload),
 }
 
 
@@ -311,7 +287,7 @@ def test_a_figure_that_is_wrong_by_half_is_found_and_the_right_one_is_not(tmp_pa
     assert validate(write_run(tmp_path / "right", [plant(1.0)])) == []
 
 
-@pytest.mark.parametrize(("factor", "found"), [(1.25, 0), (1.55, 0), (1.65, 1)])
+@pytest.mark.parametrize(("factor", "found"), [(1.55, 0), (1.65, 1)])
 def test_of_a_network_that_crops_only_the_crop_is_copied(tmp_path: Path, factor: float, found: int) -> None:
     """CaffeNet takes 79% of an image of 256 x 256, and a ceiling leaves a quarter for noise."""
     record = at_the_copy_rate(factor, model="caffenet")
@@ -336,8 +312,8 @@ def test_threads_copy_side_by_side_as_far_as_cores_allow(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"samples_per_s": 1.5}, {"resident_frac": 0.5}, {"excess_frac": None}, None],
-    ids=["rate", "resident", "not counted", "left out"],
+    [{"samples_per_s": 1.5}, {"resident_frac": 0.5}, None],
+    ids=["rate", "resident", "left out"],
 )
 def test_rates_from_a_cold_start_are_those_of_the_steps_and_the_curve(
     tmp_path: Path, wrong: dict[str, Any] | None
@@ -401,11 +377,6 @@ def test_original_files_must_agree_among_themselves(tmp_path: Path) -> None:
     assert "hdf5+original" in found.cell
 
 
-def test_null_has_nobodys_pixels_and_disagrees_with_nobody(tmp_path: Path) -> None:
-    null = part(make_record("null", wait_ms=0.1), "digests", loss="yy")
-    assert validate(write_run(tmp_path / "run", [make_record("png"), null])) == []
-
-
 def test_epochs_of_more_passes_have_another_order(tmp_path: Path) -> None:
     once = make_record("png")
     assert validate(write_run(tmp_path / "a", [once, part(make_record("lmdb"), "digests", order="else")]))
@@ -414,9 +385,7 @@ def test_epochs_of_more_passes_have_another_order(tmp_path: Path) -> None:
     assert [finding for finding in found if "order" in f"{finding.figure} {finding.message}"] == []
 
 
-@pytest.mark.parametrize(
-    ("cpu_s", "cores", "kept"), [(1.09, 1, True), (1.11, 1, False), (2.18, 2, True), (2.22, 2, False)]
-)
+@pytest.mark.parametrize(("cpu_s", "cores", "kept"), [(2.18, 2, True), (2.22, 2, False)])
 def test_a_rate_needs_no_more_cores_than_there_are(
     tmp_path: Path, cpu_s: float, cores: int, kept: bool
 ) -> None:
@@ -498,11 +467,9 @@ SMALL, LARGE = (20.0, 100_000), (800.0, 4_000_000)
 @pytest.mark.parametrize(
     ("workers", "first", "second", "valid"),
     [
-        (2, [SMALL] * 8, [SMALL] * 8, True),
         (2, [SMALL] * 8, [LARGE] * 8, True),  # all the large files are in one pass
         (2, [SMALL] * 8, [(0.05, 100_000)] * 8, False),
         (8, [(20.0, 100_000)] * 8, [(0.6, 100_000)] * 8, True),  # four workers per core
-        (8, [(20.0, 100_000)] * 8, [(0.05, 100_000)] * 8, False),
     ],
 )
 def test_a_pass_that_is_quicker_per_batch_and_per_byte_shows_kept_pixels(

@@ -16,7 +16,6 @@ from storebench.record.schema import (
 from tests.support.planted import (
     make_record,
     steps_table,
-    with_job,
     write_run,
 )
 
@@ -53,17 +52,6 @@ def test_a_line_that_is_no_record_is_found_and_a_half_line_is_not(tmp_path: Path
     assert [finding.kind for finding in findings] == [Rule.SCHEMA, Rule.SCHEMA]
     assert findings[0].cell.endswith("records.jsonl:2")
     assert {(finding.cell_id, finding.run_id, finding.figure) for finding in findings} == {("", "", "record")}
-
-
-@pytest.mark.parametrize("command", ["validate", "report"])
-def test_half_a_list_of_records_is_one_line_that_names_the_file(
-    command: str, tmp_path: Path, cli: Cli
-) -> None:
-    (tmp_path / "t.json").write_text('[{"a":1}')
-    done = cli(command, "t.json")
-    assert done.returncode == 5
-    assert len(done.stderr.splitlines()) == 1
-    assert "t.json: it begins like a list of records, but is not complete JSON" in done.stderr
 
 
 @pytest.mark.parametrize("command", ["validate", "report"])
@@ -114,17 +102,3 @@ def test_half_a_replicate_is_left_out_where_writing_it_was_interrupted(damaged: 
     figures = {finding.figure for finding in validate(run)}
     assert ("overhead_s" in figures) is damaged
     assert ("record" in figures) is damaged
-
-
-def test_the_portion_of_a_job_is_that_of_its_ranks_together(tmp_path: Path) -> None:
-    record = with_job(make_record("lmdb", model="lenet", ranks=2, wait_ms=4.0))
-    record = dataclasses.replace(record, steps_file="steps/0.parquet")
-    run = write_run(tmp_path / "run", [record])
-    table = steps_table(record)
-    table = table.loc[table.index.repeat(2)].reset_index(drop=True)
-    table["rank"] = [0, 1] * record.steps
-    table["samples"] //= 2
-    table["payload_bytes"] //= 2
-    table.to_parquet(run / "steps" / "0.parquet")
-    figures = [finding.figure for finding in validate(run)]
-    assert [figure for figure in figures if figure.startswith("portion.")] == []

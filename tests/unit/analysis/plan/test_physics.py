@@ -9,12 +9,12 @@ import pytest
 from storebench.accelerators import find_accelerator
 from storebench.analysis.plan.measured import Measurements
 from storebench.analysis.plan.outcome import Target
-from storebench.analysis.plan.plan import _chosen, by_store, plans
+from storebench.analysis.plan.plan import _chosen, plans
 from storebench.analysis.runs import find_runs, load_results
 from storebench.analysis.summary import CellSummary, summarise
 
 REFERENCE = Path(__file__).resolve().parents[4] / "results" / "reference"
-RUNS = ["answer codecs", "gpu", "paper", "peers", "remote", "roofline"]
+RUNS = ["answer codecs", "remote", "roofline"]
 MORE: dict[str, list[Any]] = {
     "memory_bytes": [0.0, 5e8, 3e10, 2.2e11, 2.6e11, 1e14],
     "workers": [1, 2, 8, 63, 64, 65],
@@ -47,7 +47,7 @@ def rates(runs: str, given: dict[str, Any]) -> dict[tuple[str, Any], float]:
     """Return the best rate of each store, whatever the read-ahead."""
     group, told = measured(runs)
     target = Target(**(TARGET | given))
-    made, _ = plans(*by_store(group, target), target, told)
+    made, _ = plans(group, target, told)
     best: dict[tuple[str, Any], float] = {}
     for store in made:
         key = store.store, store.place

@@ -73,12 +73,8 @@ CASES: list[tuple[str, str, float, str]] = [
     ("gpu=100000 --workers 0", "png", 500, "loading in the loop"),
     ("gpu=100000 --workers 2", "png", 1000, "workers"),
     ("gpu=100000 --workers 16", "png", 1000, "cores"),
-    ("gpu=100000 --workers 16 --cores 8", "png", 4000, "cores"),
-    ("gpu=100000 --workers 4 --cores 64", "png", 2000, "workers"),
-    ("gpu=100000:4 --workers 4 --cores 64", "png", 8000, "workers"),
     ("gpu=100000:4 --workers 4 --cores 64 --nodes 3", "png", 24000, "workers"),
     ("gpu=1000000 --workers 0 --memory 0", "lmdb:direct", 476, "read latency"),
-    ("gpu=1000000 --workers 2 --cores 64 --memory 0", "lmdb:direct", 952, "read latency"),
     ("gpu=1000000 --workers 99 --cores 999 --read-mb-s 100", "lmdb:direct", 500, "device bandwidth"),
     ("gpu=1000000 --workers 99 --cores 999 --iops 300", "lmdb:direct", 300, "device requests"),
     ("gpu=1000000 --workers 9 --cores 99 --iops 3e8 --first-byte-ms 9", "lmdb:direct", 989, "read latency"),
@@ -139,18 +135,6 @@ def test_the_first_line_names_the_store_to_use(
     assert f"busy with {store}" in first
 
 
-def test_more_memory_never_delivers_less(run: Path, cli: Any) -> None:
-    gib = [0, 0.2, 0.4, 0.6, 0.74, 2]
-    rates = [
-        planned(cli, run, "gpu=100000", "--workers", "0", "--memory", str(size))["lmdb:direct"][
-            "images_per_s"
-        ]
-        for size in gib
-    ]
-    assert rates == sorted(rates)
-    assert rates[-1] > 10 * rates[0]
-
-
 def test_errors_stand_once_per_kind_and_what_is_not_real_is_named(run: Path, cli: Any) -> None:
     slept = loading("lmdb", 0.1, workers=2, compute="emulated:10", compute_ms=10.0, handoff_ms=1.0)
     other = write_run(run.parent / "other", [*RUN, *slept, *loading("lmdb", 0.1, origin="derived")])
@@ -162,13 +146,6 @@ def test_errors_stand_once_per_kind_and_what_is_not_real_is_named(run: Path, cli
     assert done.stdout.count("another storage: ") == 1
     assert "DISTURBED" not in done.stdout
     assert cli("plan", str(other), *options).stdout == done.stdout
-
-
-def test_a_count_may_stand_before_a_rate_or_behind_it(run: Path, cli: Any) -> None:
-    behind, before = (cli("plan", str(run), "--accelerator", text) for text in ("gpu=100:8", "gpu:8=100"))
-    assert behind.returncode == 0
-    assert behind.stdout == before.stdout
-    assert "8 x gpu" in before.stdout
 
 
 REFUSED: list[tuple[str, int, str]] = [
@@ -222,9 +199,6 @@ def test_a_store_that_no_cell_permits_to_plan_is_named_with_the_reason(
     done = cli("plan", str(write_run(tmp_path / "all", useless)), *target, "--samples", "9")
     assert done.returncode == 3
     assert f"(hdf5: {reason})" in done.stderr
-    both = [*RUN, *useless, *loading("lmdb", 0.1, **changes)]
-    done = cli("plan", str(write_run(tmp_path / "both", both)), *target)
-    assert f"not planned: hdf5 and 1 more: {reason}\n" in done.stderr
 
 
 def test_a_store_with_an_order_of_its_own_has_one_worker_for_each_process(tmp_path: Path, cli: Any) -> None:
@@ -255,21 +229,6 @@ def test_the_handoff_is_the_limit_where_it_keeps_the_accelerator_waiting(run: Pa
     assert " workers each or " in read["lift"]
 
 
-def test_a_run_without_a_number_of_images_asks_for_it(tmp_path: Path, cli: Any) -> None:
-    run = write_run(tmp_path / "run", loading("png", 2.0, decodes=True, store=None))
-    done = cli("plan", str(run), "--accelerator", "a100")
-    assert done.returncode == 3
-    assert done.stderr.endswith("no cell says how many images it read. Name a number: --samples N.\n")
-    assert planned(cli, run, "a100", "--samples", "1000")["png"]["epoch_h"] > 0
-
-
-def test_runs_of_two_machines_are_refused(cli: Any) -> None:
-    runs = [str(ROOT / "results" / "reference" / name) for name in ("gpu", "roofline")]
-    done = cli("plan", *runs, "--accelerator", "a100")
-    assert done.returncode == 3
-    assert done.stderr == "storebench: these runs are of 2 machines. Name runs of one machine.\n"
-
-
 def test_stores_of_images_of_another_size_are_named(tmp_path: Path, cli: Any) -> None:
     def small(record: Record) -> Record:
         data = dataclasses.replace(record.cell.data, image_size=16)
@@ -286,7 +245,8 @@ REFERENCE = ROOT / "results" / "reference"
 def test_nodes_that_divide_an_epoch_read_nearly_all_of_the_second_from_the_storage(cli: Any) -> None:
     runs, totals = [REFERENCE / "codecs", REFERENCE / "answer"], {}
     for epochs in (2, 90):
-        target = f"a100:8 --nodes 64 --cores 64 --workers 8 --memory 256 --samples 1281167 --read-mb-s 100000 --epochs {epochs}"
+        target = "a100:8 --nodes 64 --cores 64 --workers 8 --memory 256 --samples 1281167 --read-mb-s 100000"
+        target += f" --epochs {epochs}"
         done = cli("plan", *map(str, runs), "--accelerator", *target.split(), "--json")
         assert done.returncode == 0, done.stderr
         made = json.loads(done.stdout)
@@ -299,8 +259,6 @@ def test_nodes_that_divide_an_epoch_read_nearly_all_of_the_second_from_the_stora
     raw, png = stores["files+raw"], stores["png"]
     assert raw["asked"]["bytes_per_s"] == pytest.approx(512 * 2470 * 196_628, rel=0.01)
     assert raw["asked"]["requests_per_s"] == raw["asked"]["opens_per_s"] == pytest.approx(512 * 2470)
-    assert stores["lmdb"]["asked"]["opens_per_s"] == 0
-    assert raw["busy_low"] < raw["busy"] < raw["busy_high"] <= 1
     # The first stores all feed the accelerators; the one that asks for the fewest bytes is named, the others are ties.
     equal = [s for s in made["stores"] if 1.1 * s["images_per_s"] >= png["images_per_s"] and s["busy"] > 0.95]
     assert made["stores"][0]["asked"]["bytes_per_s"] == min(s["asked"]["bytes_per_s"] for s in equal)
@@ -322,11 +280,7 @@ def test_errors_of_several_kinds_add_up(run: Path, cli: Any) -> None:
 
 REFUSED_RUNS: list[tuple[str, str, int, str]] = [
     ("answer", "--memory 1", 3, "no cell has a rate of its device; measure with --cache cold"),
-    ("answer", "--epochs 3", 3, "no cell has a rate of its device"),
-    ("answer", "--memory 1 --first-byte-ms 1", 3, "no cell has a rate of its device"),
     ("codecs", "--memory 1", 3, 'add a cell with cache = "limited"'),
-    ("codecs", "--memory 0", 3, 'add a cell with cache = "limited"'),
-    ("codecs", "--read-mb-s 100", 3, 'add a cell with cache = "limited"'),
 ]
 
 
