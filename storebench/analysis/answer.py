@@ -241,7 +241,6 @@ def _conditions(panel: Panel, base: CellSummary, best: Choice | None) -> str:
 
 
 def _beside(choices: Sequence[Choice], best: Choice) -> list[str]:
-    """Return a sentence on the stores that these rounds do not tell apart from the best one."""
     others = [choice for choice in choices[1:] if choice is not best and not choice.cell.doubt]
     ratios = [(choice.label, rate_ratio(choice.cell, best.cell)) for choice in others]
     told_apart = (Verdict.FASTER, Verdict.SLOWER)
@@ -276,7 +275,6 @@ def _other_settings(main: Panel, panels: Sequence[Panel], best: Choice | None) -
 
 
 def _training(main: Panel, panels: Sequence[Panel]) -> list[str]:
-    """Return the networks for which no store helps, of those that trained on the same images."""
     names = [
         MODELS.get(panel.first.cell.model, panel.first.cell.model)
         for panel in _others(main, panels)
@@ -312,7 +310,6 @@ def _workers_here(base: Choice, profile: Accelerator, roofs: Sequence[Roofline])
 
 
 def _costs(base: Choice, profile: Accelerator | None) -> Iterable[str]:
-    """Yield what loading the user's images costs."""
     cell, cpu_s = base.cell, base.cpu_s
     cost = f"Cost: an image of {base.label} takes {duration(cpu_s)} of one core"
     if cpu_s and profile:

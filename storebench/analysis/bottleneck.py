@@ -181,7 +181,12 @@ def _storage_part(cell: CellSummary, spent: Mapping[str, float], warm: CellSumma
 
 
 def _device_limit(cell: CellSummary, best: float | None) -> Limit:
-    arriving = _arriving_bytes_per_s(cell)
+    """Return the limit that a wait for the device is, by the useful or delivered bytes that arrive while it reads."""
+    timed_s, fetching_s = cell.per_sample("timed_s"), cell.per_sample("fetch_s") / max(cell.cell.workers, 1)
+    if fetching_s and looks_ahead(cell):  # it also reads while others work, so all of the time counts
+        fetching_s = max(fetching_s, timed_s)
+    useful = (cell.median("payload_bytes_per_s") or 0.0) * timed_s
+    arriving = max(useful, per_image(cell, "device_read_bytes")) / fetching_s if fetching_s else 0.0
     if cell.cell.place.remote:
         arriving = per_image(cell, "remote_received_bytes") * (cell.median("samples_per_s") or 0)
         best = 1e6 * (cell.fact("place_emulated_mb_s") or math.inf)
@@ -190,19 +195,7 @@ def _device_limit(cell: CellSummary, best: float | None) -> Limit:
     return Limit.STORAGE if arriving >= _DEVICE_LIMIT_FRAC * best else Limit.LATENCY
 
 
-def _arriving_bytes_per_s(cell: CellSummary) -> float | None:
-    """Return the rate at which the device serves a cell while it reads: useful or delivered bytes."""
-    fetching = cell.per_sample("fetch_s") / max(cell.cell.workers, 1)
-    if not fetching:
-        return None
-    if looks_ahead(cell):  # it also reads while others work, so all of the time counts
-        fetching = max(fetching, cell.per_sample("timed_s"))
-    useful = (cell.median("payload_bytes_per_s") or 0.0) * cell.per_sample("timed_s")
-    return max(useful, per_image(cell, "device_read_bytes")) / fetching
-
-
 def per_image(cell: CellSummary, counter: str) -> float:
-    """Return a counter of a whole epoch over its images; 0 if either is unknown."""
     total, images = cell.median(counter), cell.median("samples")
     return total / images if total and images else 0.0
 

@@ -84,7 +84,6 @@ class Choice:
 
 
 def cores_for(accelerator: Accelerator, cpu_s: float) -> int:
-    """Return the cores that loading needs to feed an accelerator."""
     return math.ceil(accelerator.images_per_s * cpu_s)
 
 

@@ -34,8 +34,6 @@ Values = Sequence[float] | npt.NDArray[np.floating]
 
 
 class Verdict(enum.StrEnum):
-    """The result of a comparison for the contender."""
-
     FASTER = "faster"
     SLOWER = "slower"
     EQUAL = "equal"
@@ -69,7 +67,6 @@ class Ratio:
     verdict: Verdict = Verdict.UNDECIDED
     level: float = 1 - ALPHA
     spread: float | None = None
-    """Standard deviation of the logarithms of the rounds' ratios."""
 
 
 def compare(

@@ -101,7 +101,6 @@ def setting_label(cell: CellSummary, varying: Collection[str] = ()) -> str:
 
 
 def common_setting(cells: Sequence[CellSummary]) -> str:
-    """Return the dataset, and the part of the setting that all these cells share."""
     words = [setting_label(cell).split(", ") for cell in cells if not cell.is_null]
     shared = [word for word in words[0] if all(word in other for other in words)] if words else []
     return f"{dataset_label(cells[0])}: {', '.join(shared)}" if cells else ""
@@ -170,7 +169,6 @@ def place_words(place: Place) -> str:
 
 
 def caveats(cells: Iterable[CellSummary]) -> list[str]:
-    """Return the ways in which these cells are not real."""
     noted: dict[str, None] = {}
     for cell in cells:
         if origin := origin_words(cell):
@@ -215,7 +213,6 @@ def _server_words(cell: CellSummary) -> str:
 
 
 def not_held(cells: Iterable[CellSummary]) -> list[str]:
-    """Return a line on each cell of which replicates do not count because they did not hold their state."""
     return [f"{backend_label(cell.backend)}, {held_words(cell)}." for cell in cells if cell.not_held]
 
 
@@ -245,7 +242,6 @@ def mark(cell: CellSummary) -> str:
 
 
 def verdict_words(ratio: Ratio | None, cell: CellSummary, base: CellSummary) -> str:
-    """Return the verdict on a cell over its base, with the reason where it is undecided."""
     if ratio is None:
         return "not compared"
     if ratio.verdict is not Verdict.UNDECIDED:

@@ -49,12 +49,10 @@ class Panel:
 
     @property
     def listed(self) -> tuple[CellSummary, ...]:
-        """The cells, followed by the null cell if there is one."""
         return (*self.cells, self.null) if self.null else self.cells
 
     @functools.cached_property
     def measured(self) -> tuple[CellSummary, ...]:
-        """The cells that have a rate in the requested state."""
         if self.speaker.whole_only:
             return ()
         return tuple(cell for cell in self.cells if cell.median("samples_per_s"))
@@ -117,7 +115,6 @@ def paired(top: Mapping[Round, float], bottom: Mapping[Round, float]) -> Ratio |
 
 
 def panels(cells: Iterable[CellSummary]) -> list[Panel]:
-    """Split cells into panels, each with its null cell."""
     grouped: dict[tuple[Any, ...], list[CellSummary]] = {}
     nulls: dict[tuple[Any, ...], CellSummary] = {}
     for cell in cells:

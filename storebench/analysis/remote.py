@@ -26,7 +26,6 @@ def request_s(cell: CellSummary, first_byte_s: float | None = None) -> float:
 
 
 def requests_in_flight(cell: CellSummary) -> int:
-    """Return the requests that each process of a cell at a server has under way."""
     backend = cell.cell.backend
     return RemoteOptions.parse(backend.options, backend.name).inflight
 

@@ -35,8 +35,6 @@ _LEAST_SPEEDS = 3
 
 
 class Feeding(enum.StrEnum):
-    """Whether a store keeps an accelerator busy."""
-
     FEEDS = "feeds it"
     STARVES = "starves it"
     UNDECIDED = "cannot be told"
@@ -93,7 +91,6 @@ class Curve:
         return self.starving.n >= MIN_ROUNDS and not self.loader.doubt
 
     def feeding(self, ingestion: float) -> Feeding:
-        """Return the verdict on an accelerator with this ingestion rate in samples per second."""
         if not self.decided:
             return Feeding.UNDECIDED
         if (self.starving.high or math.inf) < ingestion:
@@ -104,8 +101,6 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Roofline:
-    """The curves of all stores under one setting."""
-
     curves: tuple[Curve, ...]
 
     @property

@@ -31,7 +31,6 @@ class Table:
     notes: tuple[str, ...] = ()
 
     def to_markdown(self) -> str:
-        """Return the table as Markdown, its caption above."""
         lines = [self.head, ("---", *("---:" for _ in self.head[1:])), *self.rows]
         body = "\n".join("| " + " | ".join(map(markdown, line)) + " |" for line in lines)
         notes = "".join(f"- {markdown(note)}\n" for note in self.notes)
@@ -80,5 +79,4 @@ def make_table(
 
 
 def ends(found: Estimate | Ratio | None) -> tuple[float | None, float | None, float | None]:
-    """Return a figure and the ends of its interval; None for unknown ones."""
     return (found.mid, found.low, found.high) if found else (None, None, None)

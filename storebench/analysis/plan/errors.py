@@ -32,8 +32,6 @@ class Kind(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class KindError:
-    """The error on cells that were not seen."""
-
     median_error: float
     within_frac: float  # share of the predictions that were wrong by at most `WITHIN_GOAL`
     half_width: (
@@ -53,6 +51,5 @@ def half_width(errors: Iterable[float]) -> float | None:
 
 
 def read_errors() -> dict[Kind, KindError]:
-    """Return the errors of the kinds that were measured."""
     rows = json.loads(ERRORS_FILE.read_text(encoding="utf-8"))
     return {Kind(name): KindError(**row) for name, row in rows.items()}

@@ -216,8 +216,6 @@ def _from_server(base: CellSummary, wanted: Wanted) -> Demand:
 
 
 def _nearest(cells: Sequence[CellSummary], wanted: Wanted) -> CellSummary | None:
-    """Return the cell whose loop is most like the wanted one."""
-
     def distance(cell: CellSummary) -> tuple[float, ...]:
         fields = cell.cell
         return (
@@ -245,12 +243,10 @@ def resident_share(cell: CellSummary) -> float:
 
 
 def disturbed(cell: CellSummary) -> bool:
-    """Whether other work took the machine's cores in any of a cell's rounds."""
     return any(row["conditions_disturbed"] for row in cell.usable)
 
 
 def stored_bytes(cell: CellSummary) -> float:
-    """Return the bytes on the disk per sample; 0 if unknown."""
     stored, count = cell.fact("bytes_on_disk"), cell.fact("store_count")
     return stored / count if stored and count else 0.0
 

@@ -43,7 +43,6 @@ class Target:
 
     @property
     def needed(self) -> float:
-        """Images per second that all accelerators take."""
         return self.accelerators * self.accelerator.images_per_s
 
 
@@ -59,8 +58,6 @@ class Asked:
 
 @dataclass(frozen=True, kw_only=True)
 class StorePlan:
-    """What one store delivers to all nodes together."""
-
     store: str
     place: Place
     readahead_kib: int | None  # where it makes a difference
@@ -134,7 +131,6 @@ class Plan:
 
 
 def _equal(stores: Sequence[StorePlan]) -> list[StorePlan]:
-    """Return the stores that are about as fast as the fastest."""
     most = max(store.images_per_s for store in stores)
     return [store for store in stores if FASTER * store.images_per_s >= most]
 

@@ -72,8 +72,6 @@ class _Part:
 
 
 class StorePlanner:
-    """The cells of one store at one place, and the target."""
-
     def __init__(self, cells: Sequence[CellSummary], target: Target, measured: Measurements) -> None:
         self.cells, self.target, self.measured = cells, target, measured
         self.backend, self.place = cells[0].cell.backend, asked_place(cells[0])
@@ -108,7 +106,6 @@ class StorePlanner:
             parts.append(_Part(epochs=epochs, demand=demand, limits=rates, kinds=kinds))
 
         def of_all(rates: Iterable[float]) -> float:
-            """Return the rate of all nodes over all epochs."""
             return target.nodes * statistics.harmonic_mean(list(rates), [part.epochs for part in parts])
 
         full = node.accelerators * node.samples_per_s

@@ -24,13 +24,11 @@ def sentence(plan: Plan) -> str:
 
 
 def _busy(store: StorePlan) -> str:
-    """Return the 90% interval of the share of the time in which the accelerators are busy."""
     low, high = percent(store.busy_low), percent(store.busy_high)
     return high if low == high else f"{low.removesuffix('%')} to {high}"
 
 
 def facts(plan: Plan) -> list[str]:
-    """Return the target, one line for each part."""
     target, profile, ties = plan.target, plan.target.accelerator, len(plan.ties)
     on_disk = [store for store in plan.stores if not store.place.remote]
     storage = "that of the run, in each node" if on_disk else "the servers of the run"
@@ -52,7 +50,6 @@ def facts(plan: Plan) -> list[str]:
 
 
 def table(plan: Plan) -> Table:
-    """Return one row per store, without the columns that are empty."""
     stores = plan.stores
     columns: dict[str, Sequence[str]] = {
         "store": [store.label for store in stores],
@@ -80,7 +77,6 @@ def table(plan: Plan) -> Table:
 
 
 def load(plan: Plan) -> Table:
-    """Return the load of each store on the storage."""
     heads = ("store", "KB/image stored", "KB/image read", "GB/s", "requests/s", "opens/s")
     return Table(
         caption=f"What {number(plan.target.needed)} images/s ask of the storage while nothing is in memory",

@@ -94,13 +94,6 @@ def test_nodes_that_divide_each_epoch_miss_as_often_as_simulated_ones(
     assert told[-1] >= steady - 1e-12
 
 
-@pytest.mark.parametrize(("nodes", "epoch"), [(1, 1), (1, 2), (2, 3), (64, 1), (64, 2), (10, 5)])
-def test_an_epoch_hits_what_its_node_has_read_before(nodes: int, epoch: int) -> None:
-    told = [share for count, share in missing_shares(1.0, nodes, epoch) for _ in range(count)]
-    hits = epoch - sum(told)
-    assert hits == pytest.approx(sum(1 - (1 - 1 / nodes) ** before for before in range(epoch)), abs=1e-3)
-
-
 def test_an_interval_needs_nine_errors() -> None:
     assert half_width([0.1] * 8) is None
     assert half_width([0.1 * n for n in range(1, 10)]) == pytest.approx(0.9)

@@ -45,14 +45,6 @@ def test_the_starving_point_is_where_an_accelerator_is_busy_nine_tenths(overlap:
         )
 
 
-@pytest.mark.parametrize(("workers", "starving"), [(2, 1000 / 0.9), (0, 1000 / 9)])
-def test_a_loader_gives_the_starving_point(workers: int, starving: float) -> None:
-    curve = curve_of(*loader_records("lmdb", 1000.0, workers=workers, spread=FIVE))
-    assert curve.supply.mid == pytest.approx(1000.0)
-    assert curve.starving.mid == pytest.approx(starving, rel=0.01)
-    assert curve.decided
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_points_on_the_curve_have_no_error(workers: int) -> None:
     curve = curve_of(*curve_records("lmdb", 1000.0, workers=workers, spread=FIVE))

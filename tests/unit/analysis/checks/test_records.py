@@ -167,11 +167,6 @@ def test_a_replicate_in_which_memory_was_slow_has_the_machines_ceiling(
     assert figures == (set() if kept else {"payload_bytes_per_s"})
 
 
-def test_pages_of_a_store_that_was_read_into_memory_say_nothing(tmp_path: Path) -> None:
-    record = part(make_record("memory:python"), "cache", resident_frac_before=0.5)
-    assert validate(write_run(tmp_path / "run", [record])) == []
-
-
 LIMIT = 400 << 20
 ALLOWED = LIMIT / 800_000_000
 
@@ -256,13 +251,6 @@ def at_the_copy_rate(factor: float, **changes: Any) -> Record:
     return dataclasses.replace(record, fetch_s=copying_s / factor)
 
 
-def limited(factor: float) -> Record:
-    record = make_record("lmdb", cache="limited", memory_bytes=400_000_000)
-    assert record.store is not None
-    held = 400_000_000 / record.store.file_bytes * factor
-    return part(record, "cache", resident_max_frac=held, resident_frac_after=0.4)
-
-
 def payload(factor: float) -> Record:
     record = make_record("lmdb", steps=125, cache="cold")
     return dataclasses.replace(
@@ -274,7 +262,6 @@ def payload(factor: float) -> Record:
 
 OFF_BY_HALF: dict[str, tuple[str, Callable[[float], Record]]] = {
     "a warm rate above the copying of one thread": ("payload_bytes_per_s", at_the_copy_rate),
-    "a page cache above its limit": ("resident_max_frac", limited),
     "a payload that the store does not have": ("payload_bytes", payload),
 }
 
@@ -285,15 +272,6 @@ def test_a_figure_that_is_wrong_by_half_is_found_and_the_right_one_is_not(tmp_pa
     wrong = validate(write_run(tmp_path / "wrong", [plant(1.5)]))
     assert figure in {one.figure for one in wrong}
     assert validate(write_run(tmp_path / "right", [plant(1.0)])) == []
-
-
-@pytest.mark.parametrize(("factor", "found"), [(1.55, 0), (1.65, 1)])
-def test_of_a_network_that_crops_only_the_crop_is_copied(tmp_path: Path, factor: float, found: int) -> None:
-    """CaffeNet takes 79% of an image of 256 x 256, and a ceiling leaves a quarter for noise."""
-    record = at_the_copy_rate(factor, model="caffenet")
-    assert [finding.figure for finding in validate(write_run(tmp_path / "run", [record]))] == [
-        "payload_bytes_per_s"
-    ] * found
 
 
 def test_threads_copy_side_by_side_as_far_as_cores_allow(tmp_path: Path) -> None:
@@ -375,14 +353,6 @@ def test_original_files_must_agree_among_themselves(tmp_path: Path) -> None:
     (found,) = validate(write_run(tmp_path / "odd", [*same, odd]))
     assert (found.kind, found.figure) == (Rule.DISAGREEMENT, "digests.loss")
     assert "hdf5+original" in found.cell
-
-
-def test_epochs_of_more_passes_have_another_order(tmp_path: Path) -> None:
-    once = make_record("png")
-    assert validate(write_run(tmp_path / "a", [once, part(make_record("lmdb"), "digests", order="else")]))
-    longer = [part(make_record(name, passes=4), "digests", loss="longer") for name in ("png", "lmdb")]
-    found = validate(write_run(tmp_path / "b", [once, *longer]))
-    assert [finding for finding in found if "order" in f"{finding.figure} {finding.message}"] == []
 
 
 @pytest.mark.parametrize(("cpu_s", "cores", "kept"), [(2.18, 2, True), (2.22, 2, False)])
