@@ -71,7 +71,7 @@ def harmless(text: str) -> None:
 @pytest.fixture(scope="module")
 def report(run: Path) -> Path:
     out = run.parent / "report"
-    lines = storebench_lines("report", run, "--out", out, "--allow-invalid")
+    lines = storebench_lines("report", run, "--out", out, "--allow-invalid", "--plots")
     assert any("pwn" in line for line in lines)
     return out
 
