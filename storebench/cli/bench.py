@@ -207,7 +207,7 @@ def bench(
             return
         words = ["bench", scenario, *["--drop-caches"] * drop_caches, *node_words]
         with (
-            _continued(loaded, folder, replicates)
+            _continued(loaded, folder, place, replicates)
             if resume
             else begun(loaded, cells, folder, place, words) as run
         ):
@@ -243,9 +243,9 @@ def _chosen(scenario: "Scenario", only: list[str]) -> list["Cell"]:
 
 
 @contextlib.contextmanager
-def _continued(scenario: "Scenario", folder: Path, replicates: int | None) -> "Iterator[Run]":
+def _continued(scenario: "Scenario", folder: Path, stores: Path, replicates: int | None) -> "Iterator[Run]":
     """Yield the interrupted run of a scenario, with more rounds if they are asked for."""
-    with continued(folder) as run:
+    with continued(folder, stores) as run:
         if run.scenario.name != scenario.name:
             raise UsageError(
                 f"the run here belongs to the scenario {run.scenario.name!r}",

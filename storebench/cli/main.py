@@ -89,7 +89,8 @@ def _refuse_places(words: Sequence[str]) -> None:
     known = {command.name for command in app.registered_commands} | {
         group.name for group in app.registered_groups
     }
-    if words and words[0] not in known and os.path.isdir(words[0]):  # noqa: PTH112 - Path raises where the text cannot be a path
+    # Path would raise where the text cannot be a path.
+    if words and words[0] not in known and os.path.isdir(words[0]):  # noqa: PTH112
         say(
             f"storebench: {words[0]}: a folder, not a command. To measure its images: "
             f"storebench run --dataset {shlex.quote(words[0])}"
@@ -100,8 +101,8 @@ def _refuse_places(words: Sequence[str]) -> None:
     for word in (*words, *places):
         if re.search(is_address, word) and not re.match(is_place, word):
             say(
-                f"storebench: {word}: an address, not a path. An object store is named as --place s3:http://HOST:PORT/BUCKET; "
-                "other servers are mounted, or the data copied."
+                f"storebench: {word}: an address, not a path. Name an object store as "
+                "--place s3:http://HOST:PORT/BUCKET; mount other servers, or copy the data."
             )
             raise SystemExit(EXIT_USAGE)
 

@@ -17,6 +17,7 @@ from storebench.errors import StorebenchError, UsageError, from_os_error
 from storebench.filesystem import nearest_folder
 from storebench.settings.loop import SETTINGS
 from storebench.settings.rows import Setting
+from storebench.settings.words import Word
 
 if TYPE_CHECKING:
     from storebench.record.schema import Cell
@@ -196,10 +197,19 @@ def _parameter(row: Setting) -> inspect.Parameter:
         *([_flag(row)] if kind is bool else []),
         min=row.least if kind is int else None,
         metavar=row.metavar if row.axis is None else f"{word}[,{word}...]",
-        help=row.option,
+        help=_help(row),
     )
     annotation = kind | None if default is None else kind
     return inspect.Parameter(row.key, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=annotation)
+
+
+def _help(row: Setting) -> str:
+    """Return what a scenario's key means, with the words that it may be."""
+    meaning, _, default = row.meaning.replace("`", "").partition(" Default: ")
+    words = f" ({', '.join(row.kind)})" if issubclass(row.kind, Word) else ""
+    return f"{meaning.removesuffix('.')}{words}." + (
+        f" [default: {default.removesuffix('.')}]" if default else ""
+    )
 
 
 def _values(row: Setting, text: str) -> list[Any]:

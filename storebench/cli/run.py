@@ -156,7 +156,7 @@ def run(
         writes_into(folder)
         if resume:
             _refuse_beside_resume(given, out)
-            with continued(folder) as run:
+            with continued(folder, place) as run:
                 require_devices(run.cells)
                 records = executed(run, place, drop_caches=drop_caches)
             kept = None if place == stores_dir() else place
@@ -250,14 +250,18 @@ def begun(
 
 
 @contextlib.contextmanager
-def continued(folder: Path) -> Iterator["Run"]:
+def continued(folder: Path, stores: Path) -> Iterator["Run"]:
     """Yield an interrupted run, which no other command can execute at the same time."""
     from storebench.run.folder import Run
+    from storebench.run.resources import refusals
     from storebench.system.lock import claimed
 
     Run.read(folder)  # raises if there is no run, before a folder is created
     with claimed(folder), continued_by(folder):
-        yield Run.resume(folder)
+        run = Run.resume(folder)
+        for refusal in refusals({work.cell for work in run.left()}, stores).values():
+            raise refusal
+        yield run
 
 
 def executed(
@@ -341,7 +345,8 @@ def finish(
         raise errors.IntegrityError("nothing was measured", hint="Name at least one backend.")
     if failed:
         raise errors.CellFailedError(
-            f"{len(failed)} of {number_of(len(records), 'record')} failed; the first: {failed[0].failure or unsound(failed[:1])}",
+            f"{len(failed)} of {number_of(len(records), 'record')} failed; "
+            f"the first: {failed[0].failure or unsound(failed[:1])}",
             where=failed[0].cell.backend.name,
             hint=hint,
         )

@@ -277,7 +277,7 @@ def inspect(
         str,
         typer.Argument(
             metavar="PATH",
-            help="LMDB, HDF5, Parquet, Arrow, tar, TFRecord or MDS: a file, or a folder or pattern, whose first file is read.",
+            help="LMDB, HDF5, Parquet, Arrow, tar, TFRecord or MDS: a file, folder or pattern; the first file is read.",
         ),
     ],
     samples: Annotated[

@@ -49,7 +49,7 @@ def print_plan(
 
 
 def told_apart(cells: Sequence["Cell"]) -> list[str]:
-    """Return each cell in words. Where these are those of another cell, too, the settings in which the two differ follow."""
+    """Return each cell in words; the settings follow in which it differs from others of the same words."""
     alike: defaultdict[str, list[dict[str, object]]] = defaultdict(list)
     for cell in cells:
         alike[describe(cell)].append(cell.fields())
@@ -85,8 +85,8 @@ def total_line(scenario: "Scenario", plan: "RunPlan", *, sides: int = 1) -> str:
     count = f"{number_of(len(plan.cells), 'cell')}{' x 2 sides' * (sides == 2)} x {rounds_words(scenario)}"
     bound = "at most " if scenario.budget is not None else ""
     return (
-        f"{count}; about {rounded_bytes(plan.write_bytes)} to convert, {bound}{rounded_bytes(plan.fetch_bytes)} to read;"
-        " how long it takes is known after the first round"
+        f"{count}; about {rounded_bytes(plan.write_bytes)} to convert, "
+        f"{bound}{rounded_bytes(plan.fetch_bytes)} to read; how long it takes is known after the first round"
     )
 
 
@@ -99,7 +99,7 @@ def rounds_words(scenario: "Scenario") -> str:
 
 
 class StderrWatcher:
-    """A watcher (see `storebench.run.execute.Watcher`) that shows a run on standard error, and ends with one line on it."""
+    """A watcher of a run that shows it on standard error, and ends with one line."""
 
     def __init__(self, budget_s: float | None = None) -> None:
         self._budget_s = budget_s

@@ -96,7 +96,7 @@ def has_store(store: Path, url: str) -> bool:
 
 
 def require_copy(store: Path, url: str) -> None:
-    """Raise `PlaceFailedError` unless a place has every file of a store with its size: libraries may read zeros instead."""
+    """Raise `PlaceFailedError` unless a place has all files of a store, whole: libraries may read zeros instead."""
     prefix = store_key(store)
     sizes = ObjectStore(url).sizes(prefix)
     for path in _files(store):

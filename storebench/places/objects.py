@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class S3Address(NamedTuple):
-    """An address of an object store in the parts by which libraries want it, with what the environment says of access."""
+    """An address of an object store in the parts that libraries want, with the environment's access."""
 
     endpoint: str
     bucket: str

@@ -11,7 +11,7 @@ _METRICS = ("SeaweedFS_s3_request_total", "SeaweedFS_s3_bucket_traffic_sent_byte
 
 
 def counting(address: str) -> Callable[[], ServedFacts | None]:
-    """Return a function that returns what a server has served since now; None if it does not count (address "") or answer."""
+    """Return a function that counts what a server has served since now; None without an address or answer."""
     before = _totals(address)
 
     def since() -> ServedFacts | None:

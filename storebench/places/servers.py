@@ -1,4 +1,4 @@
-"""Object stores of a run: those that it names, and a real one on loopback, with an emulated first byte and bandwidth."""
+"""Object stores of a run: those that it names, and one on loopback with an emulated first byte and bandwidth."""
 
 import contextlib
 import importlib.metadata

@@ -120,5 +120,5 @@ def require_space(plan: RunPlan, stores: Path) -> None:
 
 
 def image_side(cell: Cell) -> int | None:
-    """Return the side of the squares that image files of any size become; None for that of the dataset's other stores."""
+    """Return the side of the squares that image files become; None for that of the dataset's other stores."""
     return cell.data.image_size or (MODEL_CROPS.get(cell.model) if any_size(cell.backend.codec) else None)

@@ -1,4 +1,4 @@
-"""Run each cell in a process of its own, interleaved in a seeded random order, into one folder of records; resumable."""
+"""Run each cell in a process of its own, interleaved in a seeded random order, into one folder of records."""
 
 import contextlib
 import dataclasses
@@ -36,7 +36,6 @@ from storebench.run.resources import (
     check_network,
     check_parts,
     check_size,
-    refusals,
     surroundings,
 )
 from storebench.run.scenario import FEWEST_REPLICATES, Scenario
@@ -122,8 +121,6 @@ def execute(
             refuse_other_code(kept, run.folder)
         cells = dict.fromkeys(pending.cell for pending in work)
         try:
-            for refusal in refusals(cells, stores).values():
-                raise refusal
             prepared = prepare(cells, run.scenario, stores, watcher, nodes=leader.nodes if leader else 1)
         except StorebenchError:
             run.discard()
@@ -181,8 +178,8 @@ def prepare(
         steps = -(-built[key].manifest.count // cell.batch_size) * (cell.passes or 1)
         if steps < cell.workers * cell.ranks:
             say_once(
-                f"too few images for {cell.workers} workers x {cell.batch_size}: batches of an epoch: {steps}, so some workers"
-                " have nothing to do and rates are those of the others"
+                f"too few images for {cell.workers} workers x {cell.batch_size}: batches of an epoch: {steps}, "
+                "so some workers have nothing to do and rates are those of the others"
             )
         check_size(cell, built[key].manifest.file_bytes)
         check_network(cell, built[key].manifest)
@@ -197,7 +194,7 @@ def prepare(
 
 
 def _put_in_place(prepared: dict[Cell, Prepared], watcher: Watcher, running: contextlib.ExitStack) -> None:
-    """Copy stores to the places that cells name, each once; start and measure the server that the run itself provides."""
+    """Copy stores to the places that cells name, each once; start and measure the run's own server."""
     places = None
     for cell, stores in prepared.items():
         place, say = cell.place, watcher.store(cell).say
@@ -403,7 +400,7 @@ class _Rounds:
 
 @contextlib.contextmanager
 def _copied_back(cell: Cell, prepared: Prepared) -> Iterator[Prepared]:
-    """Copy the store of a cell from its place to this disk, timed, if the cell asks for it; remove the copy afterwards."""
+    """Copy the store of a cell from its place to this disk, timed, if it asks for that; remove it afterwards."""
     if not cell.place.copies:
         yield prepared
         return

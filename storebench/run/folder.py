@@ -65,7 +65,7 @@ class Run:
         stores: Path | None = None,
         command: Sequence[str] = (),
     ) -> "Run":
-        """Make the folder of a new run; ``run.json`` names the cells that were left out, and the command that continues it."""
+        """Make the folder of a new run; ``run.json`` names what was left out, and the command that continues it."""
         with claimed(folder):
             if (folder / RUN_NAME).exists():
                 raise OutputError(

@@ -1,9 +1,8 @@
-"""Every node of a run but the first: build the stores here, then run this node's ranks of each job that it announces."""
+"""Every node of a run but the first: build the stores, then run this node's ranks of each announced job."""
 
-import contextlib
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from storebench.run.launch import answer_of
 from storebench.run.resources import refusals, surroundings
 from storebench.run.scenario import Scenario
 from storebench.system.scratch import scratch_folder
-from storebench.worker.job import CellJob, read_job
+from storebench.worker.job import read_job
 
 
 def follow(
@@ -85,22 +84,9 @@ def _run(
                 tier_group=around.tier.folder if around.tier else None,
                 image=around.image,
             )
-            with _log(job, folder, place) as log:
-                return answer_of(job, scratch, log, around, job.timeout_s, tell)
-
-
-@contextlib.contextmanager
-def _log(job: CellJob, folder: Path, place: NodeAddress) -> Iterator[Path]:
-    """Return the log of a job on this node; it is removed if nothing was printed, and so are folders made for it."""
-    made = not folder.exists()
-    log = folder / LOGS_DIR / f"{job.cell.cell_id}-r{job.replicate}-node{place.node}.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        yield log
-    finally:
-        if log.is_file() and not log.stat().st_size:
-            log.unlink()
-        if made and not log.exists():
-            with contextlib.suppress(OSError):  # another node has written to them
-                log.parent.rmdir()
-                folder.rmdir()
+            log = folder / LOGS_DIR / f"{job.cell.cell_id}-r{job.replicate}-node{place.node}.log"
+            log.parent.mkdir(parents=True, exist_ok=True)
+            answer = answer_of(job, scratch, log, around, job.timeout_s, tell)
+            if log.is_file() and not log.stat().st_size:
+                log.unlink()
+            return answer

@@ -1,4 +1,4 @@
-"""Jobs on several nodes: what the first node tells the others for each job, and which node is to blame for a failure."""
+"""Jobs on several nodes: what the first node tells the others, and which node is to blame for a failure."""
 
 import contextlib
 import dataclasses

@@ -128,8 +128,9 @@ class MatrixWithoutLoop(Strict):
     dataset: Annotated[
         str, pydantic.BeforeValidator(lambda value: printable(value) if isinstance(value, str) else value)
     ]
-    """The dataset. ``folder:PATH`` is a folder with one subfolder of images per class, ``list:FILE`` a list of image files
-    with their labels, ``container:PATH`` and ``hf:FOLDER`` files of another program that hold images and labels."""
+    """The dataset. ``folder:PATH`` is a folder with one subfolder of images per class, ``list:FILE`` a list
+    of image files with their labels, ``container:PATH`` and ``hf:FOLDER`` files of another program that hold
+    images and labels."""
     split: Split = Split.TRAIN
     """The part of the dataset."""
     size: SampleCount | None = None
@@ -141,8 +142,8 @@ class MatrixWithoutLoop(Strict):
     synthetic: bool | None = None
     """Ask for the synthetic stand-in, or refuse it. Default: only where no real files are found."""
     image_size: ImageSide | None = None
-    """Side of the square images that every codec serves; for folders and ImageNet. Default: 256, or the size that all images
-    of a folder have if it is smaller; the codec `original` serves the network's size."""
+    """Side of the square images that every codec serves; for folders and ImageNet. Default: 256, or the size
+    that all images of a folder have if it is smaller; the codec `original` serves the network's size."""
     skip_unreadable: bool = False
     """Leave out image files that cannot be read or do not decode. Otherwise the first one is an error."""
     backends: list[str] = list(PAPER_BACKENDS)
@@ -153,7 +154,7 @@ class MatrixWithoutLoop(Strict):
     priority: Annotated[int, pydantic.Field(ge=1, le=9)] = 1
     """1 for cells that the answer needs. Where a budget has no time for 5 rounds, cells of the highest number end first."""
     optional: bool = False
-    """Leave the matrix out where this machine lacks the rights for `memory`, `readahead` or `tier`; otherwise refuse to run."""
+    """Leave the matrix out where this machine lacks the rights for `memory`, `readahead` or `tier`."""
 
     if TYPE_CHECKING:
 
@@ -221,8 +222,8 @@ class MatrixWithoutLoop(Strict):
         by_thread = workers == 1 and set(self.loader) == {LoaderKind.THREADS}
         if Share.NODE in self.share and workers and not by_thread:
             raise ValueError(
-                "share 'node' has one reader per node, in the loop of its first rank or in one thread: set workers to 0, "
-                "or to 1 with loader 'threads'"
+                "share 'node' has one reader per node, in the loop of its first rank or in one thread: "
+                "set workers to 0, or to 1 with loader 'threads'"
             )
         return self
 
@@ -238,8 +239,8 @@ class MatrixWithoutLoop(Strict):
         in_place = next((name for name in streams if traits_of(parse_backend(name)).fixed_place), None)
         if in_place is not None and (self.size is not None or self.skip_unreadable):
             raise ValueError(
-                f"{in_place} serves all samples of a container, or the first ones: use limit instead of size, and leave out"
-                " skip_unreadable"
+                f"{in_place} serves all samples of a container, or the first ones: use limit instead of size, "
+                "and leave out skip_unreadable"
             )
         return self
 
@@ -260,7 +261,8 @@ class MatrixWithoutLoop(Strict):
             ]
             instead = f"{near[0]} reads there" if near else "nothing of it does"
             raise ValueError(
-                f"{backend.name} cannot be read from {places[0]} without a mount, {instead}; place 'copy:{places[0]}' copies it first"
+                f"{backend.name} cannot be read from {places[0]} without a mount, {instead}; "
+                f"place 'copy:{places[0]}' copies it first"
             )
         own = next((name for name in self.backends if traits_of(parse_backend(name)).fixed_place), None)
         if own is not None and ({*self.place} != {LOCAL} or self.readahead):
@@ -379,7 +381,7 @@ class MatrixWithoutLoop(Strict):
                 yield backend, axes
 
     def impossible(self) -> list[str]:
-        """Return one line per backend and per cache state or way of sharing in which it has no cell, with the reason."""
+        """Return one line per backend and cache state or way of sharing in which it has no cell."""
         holding = [name for name in self.backends if _holds(parse_backend(name))]
         missing = ["limited cell"] if CacheState.LIMITED in self.cache else []
         shared = sorted(set(self.share) - {Share.NONE}) if max(self.ranks, default=1) > 1 else []
@@ -431,12 +433,12 @@ else:
 
 
 def _reads_at(backend: Backend, place: Place) -> bool:
-    """Return whether a backend has a cell at a place: at a server if its reader asks one, elsewhere if it does not only that."""
+    """Return whether a backend has a cell at a place: at a server if its reader asks one."""
     traits = traits_of(backend)
     return backend.is_null or (traits.served if place.remote else not traits.remote)
 
 
 def _holds(backend: Backend) -> bool:
-    """Return whether a backend holds all pixels in memory: it has no limited cell, and its ranks have no reading to share."""
+    """Return whether a backend holds all pixels in memory: it has no limited cell, and nothing to share."""
     traits = traits_of(backend)
     return traits.holds_pixels and not traits.ready_made

@@ -54,7 +54,7 @@ class Permitted:
 
 
 def permitted(scenario: Scenario, cells: Sequence[Cell], stores: Path) -> Permitted:
-    """Return the cells that this process may run with stores in `stores`; raise the refusal of one that is not optional."""
+    """Return the cells that may run with stores in `stores`; raise the refusal of one that is not optional."""
     refused = refusals(cells, stores)
     optional = scenario.optional_cells() if refused else set()
     for cell, reason in refused.items():

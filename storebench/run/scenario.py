@@ -104,21 +104,21 @@ class Scenario(Strict):
     `priority` end first; those of priority 1 run 5 rounds in any case. Then a round that would not fit is not begun.
     `--replicates N` lifts it. Default: no limit."""
     repeat_disturbed: bool = False
-    """Measure a replicate again, at the end of its round and at most twice, if it did not hold its cache state, or if other
-    work took more than 20% of the cores during it but not during most of its round. Other attempts are in
-    `superseded.jsonl`."""
+    """Measure a replicate again, at the end of its round and at most twice, if it did not hold its cache
+    state, or if other work took more than 20% of the cores during it but not during most of its round. Other
+    attempts are in `superseded.jsonl`."""
     seed: Seed = 0
     """Seed of the order in which cells run."""
     ceilings: bool = True
-    """Measure the ceilings of memory and device in each process, after its epochs. Comparisons of two revisions do not use
-    them."""
+    """Measure the ceilings of memory and device in each process, after its epochs. Comparisons of two
+    revisions do not use them."""
     test_limit: Annotated[int, pydantic.Field(ge=0, le=MOST_SAMPLES)] = 10_000
     """Most test samples for the test accuracy; 0 measures none."""
     timeout_s: PositiveSeconds = 6 * 3600.0
     """Seconds after which a replicate of a cell is killed and recorded as failed."""
     stall_s: PositiveSeconds = 600.0
-    """With `ranks`: seconds after which a rank that makes no progress (no batch, no next phase) counts as hanging. The
-    replicate is killed and recorded as failed, and the record names the rank."""
+    """With `ranks`: seconds after which a rank that makes no progress (no batch, no next phase) counts as
+    hanging. The replicate is killed and recorded as failed, and the record names the rank."""
     matrix: Annotated[list[Matrix], pydantic.Field(min_length=1)]
 
     @pydantic.field_validator("budget")

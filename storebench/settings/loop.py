@@ -36,7 +36,6 @@ class LoopSettings:
         default=LoaderKind.PROCESSES,
         meaning="How batches reach the loop: torch's DataLoader, threads, or a ring in shared memory.",
         axis=2,
-        option="processes, threads or ring.",
         label="loader {}",
         told=False,
     )
@@ -46,7 +45,6 @@ class LoopSettings:
         axis=3,
         least=0,
         most=MOST_WORKERS,
-        option="Producers of batches beside the loop.",
         label="{} workers",
     )
     batch_size: int = setting(
@@ -55,26 +53,23 @@ class LoopSettings:
         least=1,
         most=MOST_BATCH,
         derived=True,
-        option="Samples per step. [default: Caffe's]",
         label="batch {}",
     )
     model: str = setting(
-        meaning="The network. Default: the paper's for the dataset, `caffenet` for class folders.",
+        meaning="The network: lenet, cifar10_quick, caffenet, resnet50, tiny, or none if nothing is computed. "
+        "Default: the paper's for the dataset, `caffenet` for class folders.",
         derived=True,
-        option="lenet, cifar10_quick, caffenet, resnet50, tiny, or none if nothing is computed. [default: the paper's; none if no compute is real]",
         labels={NO_MODEL: ""},
     )
     compute: Compute = setting(
         default=REAL,
-        meaning="What a step computes: the network, nothing, or a pause that stands for an accelerator.",
+        meaning="What a step computes: real (the network), none, or emulated:MILLISECONDS (a pause).",
         axis=0,
-        option="real, none (only drain the loader) or emulated:MILLISECONDS.",
         labels={"real": ""},
     )
     device: str = setting(
         default="cpu",
         meaning='Where the network runs: "cpu", "cuda" or "cuda:NUMBER".',
-        option="cpu or cuda.",
         labels={"cpu": "on the CPU"},
     )
     seed: int = setting(
@@ -83,7 +78,6 @@ class LoopSettings:
         axis=13,
         least=0,
         most=MOST_SEED,
-        option="Seed of order, augmentation and network.",
         label="seed {}",
         told=False,
     )
@@ -92,6 +86,7 @@ class LoopSettings:
         meaning="Draw the order of the samples anew for each epoch.",
         labels={True: "shuffled", False: "in order"},
         told=False,
+        option=False,
     )
     epochs: int = setting(
         default=1,
@@ -99,7 +94,6 @@ class LoopSettings:
         least=1,
         most=MOST_EPOCHS,
         derived=True,
-        option="Epochs in one process. [default: 1; 2 if the first one fills a limited page cache or a data store]",
         label="{} epochs",
         told=False,
     )
@@ -108,7 +102,6 @@ class LoopSettings:
         meaning="Stop each epoch after this many steps. Default: the whole epoch.",
         least=1,
         most=MOST_STEPS,
-        option="Most steps per epoch.",
         label="{} steps at most",
         told=False,
     )
@@ -119,48 +112,45 @@ class LoopSettings:
         most=MOST_STEPS,
         label="{} warm-up steps",
         told=False,
+        option=False,
     )
     cache: CacheState = setting(
         default=CacheState.ANY,
         meaning="State of the page cache: at the start of each epoch, or `limited` to `memory` throughout.",
         axis=1,
-        option="State of the page cache: cold, warm or any at the start of each epoch, or limited.",
     )
     threads: int = setting(
         default=1,
         meaning="Threads per process that compute: torch's, and those of a reader that decodes in several.",
         least=1,
         most=MOST_THREADS,
-        option="Threads that compute: torch's, and those of a reader that decodes in threads.",
         label="{} threads",
         told=False,
     )
     memory_bytes: int | None = setting(
         default=None,
-        meaning='Limit of the page cache, with `cache = "limited"` only. Default: none.',
+        meaning='Limit of the page cache, such as 400 MiB; with `cache = "limited"` only. Default: none.',
         key="memory",
         text=True,
-        option="For limited: size limit of the page cache, such as '400 MiB' (uses a control group).",
         metavar="SIZE",
         told=False,
     )
     readahead_kib: int | None = setting(
         default=None,
-        meaning="Put the store on a separate device with this read-ahead. Default: the store's own device.",
+        meaning="Put the store on a device with this read-ahead in KiB (root). Default: the store's own device.",
         key="readahead",
         axis=5,
         least=0,
         most=MOST_STEPS,
-        option="Read the store from its own loop device with this read-ahead, in KiB (root).",
         metavar="KIB",
         label="read-ahead {} KiB",
     )
     tier: str | None = setting(
         default=None,
-        meaning="Emulate slower storage: a named tier, or limits of MB/s and requests/s such as `100:2000`, `100` or `:2000`. "
+        meaning="Emulate slower storage (root): gp3, gp3-max, io2, azure-hdd, azure-ssd, or limits of MB/s and "
+        "requests/s such as `100:2000`, `100` or `:2000`. "
         "Default: the device as it is.",
         axis=14,
-        option="Emulate slower storage: gp3, gp3-max, io2, azure-hdd, azure-ssd, or MB/S:REQUESTS/S (root).",
         metavar="TIER",
         label="storage EMULATED as {}",
     )
@@ -171,6 +161,7 @@ class LoopSettings:
         most=MOST_EPOCHS,
         label="{} passes",
         told=False,
+        option=False,
     )
     ranks: int = setting(
         default=1,
@@ -178,7 +169,6 @@ class LoopSettings:
         axis=6,
         least=1,
         most=MOST_RANKS,
-        option="Processes that train together, started by torchrun.",
         label="{} ranks",
         labels={1: ""},
     )
@@ -188,20 +178,17 @@ class LoopSettings:
         "Default: none, as `batch_size` is that of each rank.",
         least=2,
         most=MOST_BATCH,
-        option="Samples per step of all ranks together, instead of --batch-size.",
         label="global batch {}",
     )
     pad: bool = setting(
         default=False,
         meaning="Repeat samples until all ranks have equally many, as `DistributedSampler` does.",
-        option="Repeat samples until all ranks have equally many, as DistributedSampler does.",
         labels={True: "padded", False: ""},
     )
     sync: Sync = setting(
         default=Sync.OVERLAPPED,
         meaning="When ranks add up their gradients: during the backward pass, after it, or never.",
         axis=7,
-        option="When ranks add up their gradients: overlapped, after or none.",
         labels={
             Sync.OVERLAPPED: "gradients overlapped",
             Sync.AFTER: "gradients after backward",
@@ -210,10 +197,9 @@ class LoopSettings:
     )
     share: Share = setting(
         default=Share.NONE,
-        meaning="How the ranks of a job share reading: each rank reads its own samples, one rank per node reads for all ranks "
-        "there, or each rank keeps a part of the samples in memory for all ranks.",
+        meaning="How the ranks of a job share reading: each rank reads its own samples, one rank per node reads for "
+        "all ranks there, or each rank keeps a part of the samples in memory for all ranks.",
         axis=8,
-        option="How ranks share reading: none, node (one reader per node) or store (samples kept in memory).",
         labels={
             Share.NONE: "",
             Share.NODE: "one reader per node",
@@ -224,16 +210,14 @@ class LoopSettings:
         default=Fill.PRELOAD,
         meaning='When the ranks fill their data store: before or during the first epoch. Only with `share = "store"`.',
         axis=9,
-        option="When the ranks fill their data store: preload or first-epoch; for --share store.",
         labels={Fill.PRELOAD: "", Fill.FIRST_EPOCH: "filled in the first epoch"},
     )
     store_memory_bytes: int | None = setting(
         default=None,
-        meaning='Memory limit per node for the data store; a larger data store is refused. Only with `share = "store"`. '
+        meaning='Memory limit per node for the data store; a larger one is refused. Only with `share = "store"`. '
         "Default: the available memory.",
         key="store_memory",
         text=True,
-        option="Memory limit per node for the data store, such as '2 GiB'; for --share store.",
         metavar="SIZE",
         told=False,
     )
@@ -243,7 +227,6 @@ class LoopSettings:
         axis=10,
         least=1,
         most=MOST_RANKS,
-        option="Groups of ranks; each group trains its own network.",
         label="{} trainers",
         labels={1: ""},
     )
@@ -251,7 +234,6 @@ class LoopSettings:
         default=TrainerData.PARTITIONED,
         meaning="The samples of each of several trainers: a part that no other trainer has, or all.",
         axis=11,
-        option="The samples of each trainer: partitioned or replicated.",
         labels={TrainerData.PARTITIONED: "", TrainerData.REPLICATED: "all samples per trainer"},
     )
     tournament_steps: int = setting(
@@ -260,16 +242,15 @@ class LoopSettings:
         axis=12,
         least=0,
         most=MOST_STEPS,
-        option="Steps between two tournaments of the trainers; 0 for none.",
         label="a tournament every {} steps",
         labels={0: "", 1: "a tournament after every step"},
     )
 
     place: Place = setting(
         default=LOCAL,
-        meaning="Where the store is read; it is copied there first. Credentials come from the environment.",
+        meaning="Where the store is read: local, a folder, s3:http://HOST/BUCKET, or copy:s3:... to copy first. "
+        "Credentials come from the environment.",
         axis=15,
-        option="Where the store is read: local, a folder, s3:http://HOST/BUCKET, or copy:s3:... to copy first.",
         metavar="PLACE",
         labels={LOCAL: ""},
     )

@@ -21,7 +21,8 @@ class Setting:
     least: int | None = None
     most: int | None = None
     derived: bool = False
-    option: str = ""
+    option: bool = True
+    """Whether the command line has an option for it, too."""
     metavar: str | None = None
     label: str = "{}"
     labels: Mapping[Any, str] = field(default_factory=dict)

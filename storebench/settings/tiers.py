@@ -25,7 +25,7 @@ _TIERS = {
 
 
 def find_tier(text: str) -> Tier:
-    """Return a named tier, or the one that "MB/S:REQUESTS/S" describes; either may be left out. Raises UnknownNameError."""
+    """Return a named tier, or the one that "MB/S:REQUESTS/S" describes; either may be left out."""
     if text in _TIERS:
         return _TIERS[text]
     given = re.fullmatch(r"(?P<mb>[1-9]\d{0,5})?(:(?P<requests>[1-9]\d{0,6}))?", text)

@@ -209,8 +209,8 @@ class Place(_Text):
             place.url and not re.fullmatch(r"https?://[^/?#]+/[^/?#][^?#]*", place.url)
         ):
             raise ValueError(
-                "place is 'local', a folder from /, s3:http://HOST:PORT/BUCKET, or s3:here with what it emulates, joined by '&' "
-                f"(s3:here?first-byte-ms=20&mb-s=50), not {text!r}"
+                "place is 'local', a folder from /, s3:http://HOST:PORT/BUCKET, or s3:here with what it emulates, "
+                f"joined by '&' (s3:here?first-byte-ms=20&mb-s=50), not {text!r}"
             )
         return place
 

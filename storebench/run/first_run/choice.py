@@ -41,7 +41,7 @@ IN_PLACE_MOST_BYTES = 16 << 30
 """A larger container would not be read as a whole in the time of the run."""
 
 BATCH, LEAST_BATCH = 64, 8
-"""Samples per batch if no number was asked for: the first, and less only for images so slow that batches hardly matter."""
+"""Samples per batch if no number was asked for; fewer than the first only for slow images."""
 
 LONGEST_S = 15.0
 """Most seconds for the fewest steps of the slowest backend, unless a batch size was asked for."""

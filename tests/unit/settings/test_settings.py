@@ -28,7 +28,6 @@ NEW_FIELD = """
         meaning="Batches whose gradients are added up before the weights change.",
         least=1,
         most=64,
-        option="Batches per change of the weights.",
         label="{} batches per change",
         told=False,
     )
