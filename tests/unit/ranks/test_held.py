@@ -5,7 +5,7 @@ import pytest
 
 from storebench.arrays import Indices
 from storebench.errors import CellFailedError
-from storebench.ranks.data_store import HeldPayloads, HeldPixels, cut, joined_sizes
+from storebench.ranks.data_store import HeldPayloads, HeldPixels
 
 SHAPE = (2, 3, 1)
 OWN = np.array([3, 5, 8], np.int64)
@@ -27,17 +27,6 @@ def payload(sample: int) -> bytes:
     return bytes([sample]) * (sample + 1)
 
 
-def test_only_own_pixels_are_kept() -> None:
-    held = HeldPixels(OWN, SHAPE)
-    assert held.missing == 3
-    held.keep(ids(8, 1, 3), images(8, 1, 3))
-    assert held.missing == 1
-    assert held.held_bytes == 2 * 6
-    held.keep(ids(5, 9), images(5, 9))
-    assert held.missing == 0
-    assert held.held_bytes == 3 * 6
-
-
 def test_a_sample_that_comes_twice_is_kept_once() -> None:
     """Padding of an epoch repeats samples within a batch, and a second pass repeats all of them."""
     held = HeldPixels(OWN, SHAPE)
@@ -56,14 +45,6 @@ def test_pixels_are_packed_in_the_order_asked_for() -> None:
     assert out[:, 0, 0, 0].tolist() == [8, 0, 5, 0]
 
 
-def test_a_packed_message_is_a_copy() -> None:
-    held = HeldPixels(OWN, SHAPE)
-    held.keep(OWN, images(3, 5, 8))
-    message = held.pack(ids(3))
-    message[:] = 0
-    assert held.pack(ids(3)).tolist() == [3] * 6
-
-
 def test_payloads_of_any_size_come_back() -> None:
     held = HeldPayloads(OWN)
     held.keep(ids(8, 2, 3), [payload(8), payload(2), payload(3)])
@@ -73,13 +54,6 @@ def test_payloads_of_any_size_come_back() -> None:
     assert held.payloads(ids(5, 8, 3)) == [payload(5), payload(8), payload(3)]
     assert held.pack(ids(8, 5)).tobytes() == payload(8) + payload(5)
     assert held.held_bytes == 4 + 6 + 9
-
-
-def test_an_empty_payload_is_a_payload() -> None:
-    held = HeldPayloads(OWN)
-    held.keep(OWN, [b"", b"x", b""])
-    assert held.missing == 0
-    assert held.payloads(OWN) == [b"", b"x", b""]
 
 
 @pytest.mark.parametrize("asked", [(4,), (3, 4), (9,), (8,)], ids=str)
@@ -96,14 +70,3 @@ def test_a_rank_without_samples_holds_nothing() -> None:
     assert (held.missing, held.held_bytes, held.pack(ids()).tolist()) == (0, 0, [])
     with pytest.raises(CellFailedError, match="does not hold"):
         held.pack(ids(1))
-
-
-def test_a_message_is_cut_into_its_payloads() -> None:
-    parts = [payload(4), b"", payload(1)]
-    content = np.frombuffer(b"".join(parts), np.uint8)
-    assert cut(content, ids(*map(len, parts))) == parts
-
-
-def test_sizes_of_all_ranks_are_joined_by_owner() -> None:
-    owners = np.array([1, 0, 1, -1, 0], np.int32)
-    assert joined_sizes([ids(10, 20), ids(7, 9)], owners).tolist() == [7, 10, 9, 0, 20]

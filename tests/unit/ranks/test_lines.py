@@ -2,7 +2,7 @@
 
 import multiprocessing
 import os
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import pytest
 
@@ -74,17 +74,3 @@ def test_the_end_of_the_other_rank_is_an_error_with_its_name() -> None:
             meet()
         assert lost_another(caught.value)
     line.close()
-
-
-class Ended(TorchGroup):
-    """A group whose first rank has ended after it told the others its address."""
-
-    def exchange(self, value: T) -> list[T]:
-        return [cast("T", {0: ("\0storebench-ended", b"key", "rank 0 on node 0")}), value]
-
-
-def test_a_first_rank_that_ends_before_others_connect_is_lost() -> None:
-    group = Ended(Membership(rank=1, ranks=2, local_rank=1, local_ranks=2))
-    with pytest.raises(LostRankError, match="rank 0 on node 0, which shares batches") as caught:
-        connect_node(group)
-    assert lost_another(caught.value)

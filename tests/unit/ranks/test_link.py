@@ -69,13 +69,6 @@ def test_messages_that_were_held_up_do_not_choose_the_size(bytes_per_s: float, s
     assert (chosen, seconds) == (size, pytest.approx(size / bytes_per_s))
 
 
-def test_three_ranks_agree_on_their_link_within_bounded_time() -> None:
-    start = time.monotonic()
-    first, second, third = in_ranks(3, measured)
-    assert time.monotonic() - start < ENDS_S
-    assert first == second == third is not None
-
-
 def test_a_job_that_exchanges_nothing_has_no_link() -> None:
     def work(group: Group) -> Link | None:
         step = make_rank_step(Compute("none"), None, (28, 28, 1), 10, "cpu", sync=Sync.OVERLAPPED)

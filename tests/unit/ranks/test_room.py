@@ -5,7 +5,6 @@ import pytest
 from storebench.errors import UsageError
 from storebench.probes import cgroup
 from storebench.probes.cgroup import MemoryGroup, memory_group, memory_room_bytes
-from storebench.probes.machine import memory_bytes
 from storebench.ranks.memory import available_bytes, needed_bytes, refusal
 
 MIB = 1 << 20
@@ -26,18 +25,6 @@ def test_a_limit_that_was_asked_for_is_named() -> None:
     assert refusal(MIB, MIB, 0) is None
     line = refusal(3 * MIB, MIB, 1)
     assert line == "the data store needs 3 MiB of memory on node 1, and store_memory leaves it 1 MiB"
-
-
-def test_no_more_than_the_machine_has_is_available() -> None:
-    available, limit = available_bytes(None)
-    free = memory_bytes("MemAvailable")
-    if free is None:
-        pytest.skip("the kernel does not say how much memory is available")
-    assert available <= 1.2 * free
-    assert limit in {"the memory that is available", "the control group of this process"}
-    refused = refusal(1 << 60, None, 0)
-    assert refused is not None
-    assert limit in refused
 
 
 def test_a_control_group_leaves_what_its_processes_do_not_use(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,24 +47,6 @@ def test_every_sample_is_on_one_rank_once(count: int, ranks: int, batch_size: in
     assert (sizes[:, :-1] == batch_size).all()
 
 
-def test_a_rank_without_a_sample_has_an_empty_last_batch() -> None:
-    dealt = shards(np.arange(14), ranks=4)
-    assert [[batch.tolist() for batch in rank] for rank in dealt] == [
-        [[0, 1, 2], [12]],
-        [[3, 4, 5], [13]],
-        [[6, 7, 8], []],
-        [[9, 10, 11], []],
-    ]
-    assert {batch.dtype for rank in dealt for batch in rank} == {np.dtype(np.int64)}
-
-
-def test_one_rank_has_the_batches_of_a_plain_process() -> None:
-    order = epoch_order(50, seed=0, epoch=0)
-    [only] = shards(order, ranks=1, batch_size=8)
-    for batch, plain in zip(only, split_batches(order, 8), strict=True):
-        np.testing.assert_array_equal(batch, plain)
-
-
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("ranks", RANKS)
 def test_padding_repeats_what_distributed_sampler_repeats(ranks: int, count: int) -> None:
@@ -80,18 +62,6 @@ def test_padding_repeats_what_distributed_sampler_repeats(ranks: int, count: int
         assert len({len(batch) for batch in step}) == 1
         expected = Counter(int(order[place]) for rank in theirs for place in rank[cut])
         assert Counter(np.concatenate(step).tolist()) == expected
-
-
-def test_padding_gives_two_ranks_of_seven_samples_one_twice() -> None:
-    dealt = shards(np.arange(7), ranks=2, pad=True)
-    assert [[batch.tolist() for batch in rank] for rank in dealt] == [[[0, 1, 2], [6]], [[3, 4, 5], [0]]]
-
-
-def test_no_more_steps_are_dealt_than_asked_for() -> None:
-    order = epoch_order(100, seed=0, epoch=0)
-    whole, cut = shards(order, ranks=3), shards(order, ranks=3, max_steps=2)
-    for first, second in zip(whole, cut, strict=True):
-        assert [batch.tolist() for batch in second] == [batch.tolist() for batch in first[:2]]
 
 
 @any_deal
