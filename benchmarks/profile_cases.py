@@ -1,4 +1,4 @@
-"""Loops with a planted limit: is it named, and is the gain of removing it predicted? ``python -m benchmarks.profile_cases``.
+"""Are planted limits of loops named, and their gains predicted? ``python -m benchmarks.profile_cases``.
 
 Each loop runs profiled with its limit, and again without it. Planted is what was built in, named what the profile says;
 the last columns are the predicted and the measured speed-up. Exit code 1 if fewer than the goals are right.

@@ -1,7 +1,7 @@
 """What `storebench.profile` costs: ``python -m benchmarks.profile_overhead``.
 
-The same loop over the same loader takes turns (`benchmarks.turns`) with and without the profile, for three kinds of loader
-and steps of a few milliseconds. The clock counts CPU time, workers included, which other programs disturb least.
+The same loop over the same loader takes turns (`benchmarks.turns`) with and without the profile, for three kinds
+of loader and steps of a few milliseconds. The clock counts CPU time, workers included, which other programs disturb least.
 Exit code 1 where the profile adds more than 1% beyond doubt.
 """
 
@@ -87,10 +87,8 @@ def main() -> None:
             turns=3,
         )
         step_ms = 1e3 * min(compared.before) / STEPS
-        print(
-            f"{name}, {step_ms:.1f} ms per step, {compared.added_us(STEPS).mid:.0f} us added: {words(compared, 'profiled/plain', MOST)}",
-            flush=True,
-        )
+        verdict, added_us = words(compared, "profiled/plain", MOST), compared.added_us(STEPS).mid
+        print(f"{name}, {step_ms:.1f} ms per step, {added_us:.0f} us added: {verdict}", flush=True)
         is_more = is_more or (compared.ratio.low or 0.0) > MOST
     sys.exit(int(is_more))
 

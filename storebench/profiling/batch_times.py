@@ -12,7 +12,7 @@ from storebench.profiling.stacks import Seen, StackSampler
 
 clock = time.monotonic_ns
 
-# Counters of the kernel, lines and files travel with a batch if the last did so long ago: reading them takes some time.
+# Counters, lines and files travel with a batch if the last did so long ago: reading them takes some time.
 _TELL_EVERY_NS = 100_000_000
 
 
@@ -172,7 +172,7 @@ class Stamped:
         self.batch, self.made = batch, made
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Pickled in this order, so the batch is between the two moments, on both sides. A plain tuple is pickled faster.
+        # In this order, the batch is between the two moments on both sides. A plain tuple is pickled faster.
         return _restored, (_Stamp(), tuple(self.made), self.batch, _Stamp())
 
     def pin_memory(self) -> "Stamped":

@@ -35,7 +35,7 @@ def replayed_s(
     receive_s: float = 0.0,
     pin_s: float = 0.0,
 ) -> float:
-    """Return the seconds per step of a loop that goes on for long; step i loops so long, and its batch takes so long to make.
+    """Return the seconds per step of a long loop, from the times of its steps and of making their batches.
 
     As in torch: worker i % workers makes batch i, which is asked for when the loop takes the one that is `ahead` before
     it, and batches are given in order. Without workers, the loop makes them.

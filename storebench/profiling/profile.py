@@ -28,7 +28,7 @@ class profile(Generic[_Batch]):  # noqa: N801 - it is used like a function
     show
         Whether to write the verdict to standard error; `report` returns it in any case.
     ceiling
-        Whether the first epoch gets 20 more steps, with its last batches from memory: how fast is the loop without loading?
+        Whether the first epoch gets 20 more steps, with its last batches from memory, to time the loop without loading.
 
     Examples
     --------

@@ -29,6 +29,10 @@ _IMAGES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff"}
 _CONVERTED = _IMAGES | {".tar", ".parquet"}
 
 
+_LOADER = "storebench.Loader(dataset, {0.batch_size}, workers={0.workers})"
+_WRAP = "storebench.profile()"
+
+
 class Bound(enum.StrEnum):
     """The limit of a loop, and what to try."""
 
@@ -39,33 +43,15 @@ class Bound(enum.StrEnum):
         bound._value_, bound.remedy = str(limit), remedy
         return bound
 
-    COMPUTE = (
-        Limit.COMPUTE,
-        "a faster accelerator or a smaller network; loading is not the limit",
-    )
-    TRANSFORM = (
-        "decode or transforms",
-        "a faster decoder, cheaper transforms, or images stored smaller or decoded",
-    )
+    COMPUTE = Limit.COMPUTE, "a faster accelerator or a smaller network; loading is not the limit"
+    TRANSFORM = "decode or transforms", "a faster decoder, cheaper transforms, or images stored smaller or decoded"
     STORAGE = "storage", "more reads in flight (workers), fewer bytes, a faster disk, or more memory"
-    WAITING = (
-        "waits in the dataset",
-        "find the network, process or disk that it waits for; more workers hide waits",
-    )
+    WAITING = "waits in the dataset", "the network, process or disk that it waits for; more workers hide waits"
     LOCK = "a lock", "one file or object per worker"
     REPEATED = "work repeated for each sample", "do it once"
-    SLOW_SAMPLES = (
-        "a few slow samples",
-        "store these like the others (smaller, or decoded), or a larger prefetch_factor",
-    )
-    COLLATE = (
-        "collate",
-        "fewer copies per batch: pad by whole slices into an array of the final size, or make tensors of one shape in the dataset",
-    )
-    HANDOFF = (
-        Limit.HANDOFF,
-        "fewer tensors per batch; for a store of raw pixels, storebench.Loader(dataset, {0.batch_size}, workers={0.workers})",
-    )
+    SLOW_SAMPLES = "a few slow samples", "store these like the others, or a larger prefetch_factor"
+    COLLATE = "collate", "padding by whole slices into an array of the final size, or tensors of one shape"
+    HANDOFF = Limit.HANDOFF, f"fewer tensors per batch; for a store of raw pixels, {_LOADER}"
     SMALL_BATCHES = "small batches", "larger batches"
     PINNING = "pinning", "fewer bytes per batch: uint8 images, converted on the device"
     LOADER = "the loader", "its inside was not seen"
@@ -73,10 +59,7 @@ class Bound(enum.StrEnum):
     MANY_WORKERS = "too many workers", "num_workers={0.workers_needed}"
     STARTUP = "the start of epochs", "persistent_workers=True, or less work at the start of a worker"
     STALLS = "stalls", "the slowest samples, or a larger prefetch_factor"
-    AHEAD = (
-        "the loop was not seen: a thread asks for its batches",
-        "storebench.profile() around what the loop iterates",
-    )
+    AHEAD = "the loop was not seen: a thread asks for its batches", f"{_WRAP} around what the loop iterates"
     UNKNOWN = "too few steps", "a longer loop"
 
 
@@ -91,7 +74,7 @@ _DECODING = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class HotLine:
     """A line of code, and its share of the samples taken while batches were made."""
 
@@ -129,8 +112,8 @@ class SlowSamples:
 class ProfileReport:
     """What limits a loop, how much faster it would be without that, and the evidence.
 
-    Times are means in seconds, without the starts of epochs and stalls: `wait_s` and `loop_s` per step, `parts_s` per batch
-    in one process. None is not known.
+    Times are means in seconds, without the starts of epochs and stalls: `wait_s` and `loop_s` per step,
+    `parts_s` per batch in one process. None is not known.
     """
 
     bound: Bound
@@ -269,18 +252,12 @@ def hot_lines(looks: Counter[CodeLine]) -> tuple[HotLine, ...]:
     """Return the lines of the user's code with the most looks."""
     lines: Counter[tuple[str, int]] = Counter()
     calls: dict[tuple[str, int], str] = {}
-    for place, count in looks.most_common():
-        lines[place.file, place.line] += count
-        calls.setdefault((place.file, place.line), place.calls)
+    for (file, line, call), count in looks.most_common():
+        lines[file, line] += count
+        calls.setdefault((file, line), call)
     return tuple(
-        HotLine(
-            share=count / looks.total(),
-            file=file,
-            line=line,
-            text=_code(file, line),
-            calls=calls[file, line],
-        )
-        for (file, line), count in lines.most_common(5)
+        HotLine(count / looks.total(), *place, text=_code(*place), calls=calls[place])
+        for place, count in lines.most_common(5)
     )
 
 

@@ -104,7 +104,7 @@ class Recorder(Guard):
 
     @contextlib.contextmanager
     def beginning(self) -> Iterator[None]:
-        """Note that an epoch begins with a call of `iter()`; nothing if that is part of another call or of a request."""
+        """Note that an epoch begins with a call of `iter()`, unless that is part of another call or of a request."""
         if asking.recorders:
             yield
             return
@@ -128,7 +128,7 @@ class Recorder(Guard):
         self.epochs += 1
 
     def next(self, take: Callable[[], _Batch], ready: Callable[[], int] | None = None) -> _Batch:
-        """Return the next batch that `take` gives; with a ceiling, the last ones again when the first epoch has ended."""
+        """Return the next batch that `take` gives; with a ceiling, after the first epoch, the last ones again."""
         if asking.recorders or (self.is_wrapped and ready is not None):  # inside another iterator
             self._note_inner(ready)
             return take()
@@ -268,7 +268,7 @@ class Recorder(Guard):
 
     @guarded
     def disturbance(self) -> str:
-        """Return how much of the machine other programs took since the first epoch began; "" if little, or if they are ranks."""
+        """Return the share of the machine that other programs took; "" if little, or if they are ranks."""
         is_shared = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > 1
         return "" if self._others is None or is_shared else self._others.conditions().disturbed
 

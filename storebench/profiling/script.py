@@ -123,17 +123,8 @@ class _AfterImport(importlib.abc.MetaPathFinder):
         return spec
 
 
-class _Rank(NamedTuple):
-    """What one process of a job says of its steps."""
-
-    rank: int
-    step_s: float
-    wait_s: float
-    verdict: str
-
-
 def main() -> None:
-    """Run the script that the command line names after the options, as Python would; the path of modules has no folder of it."""
+    """Run the script that the command line names after the options, as Python would."""
     options = Options(**json.loads(sys.argv[1]))
     name, *sys.argv = sys.argv[2:]
     sys.argv.insert(0, name)
@@ -181,33 +172,32 @@ def _hide_own_frames() -> None:
 
 
 def _conclude_ranks(report: ProfileReport, count: int) -> None:
-    """Write this rank's times, also to a file for the last rank of the node that ends; all were started by one process."""
-    own = _Rank(int(os.environ["RANK"]), report.step_s, report.wait_s, str(report))
-    times = f"{1e3 * own.step_s:,.2f} ms per step, waiting {1e3 * own.wait_s:,.2f} ms"
-    say(f"storebench profile: rank {own.rank}: {times}")
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    name = f"storebench-profile-{os.getuid()}-{os.getppid()}-{attempt}.jsonl"
-    path = Path(tempfile.gettempdir(), name)
+    """Write this rank's times, and put them beside those of the node's other ranks; the last one writes the verdict.
+
+    It is the first rank's, or that of a rank whose longer waits the others wait for in each step.
+    """
+    number, attempt = int(os.environ["RANK"]), os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    times = f"{1e3 * report.step_s:,.2f} ms per step, waiting {1e3 * report.wait_s:,.2f} ms"
+    say(f"storebench profile: rank {number}: {times}")
+    # All were started by one process.
+    path = Path(tempfile.gettempdir(), f"storebench-profile-{os.getuid()}-{os.getppid()}-{attempt}.jsonl")
     with path.open("a+", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        file.write(json.dumps(own) + "\n")
+        file.write(json.dumps([number, report.wait_s, report.step_s, str(report)]) + "\n")
         file.seek(0)
-        ranks = [_Rank(*json.loads(line)) for line in file]
-    if len(ranks) == count:
-        path.unlink()
-        _say_verdict(sorted(ranks))
-
-
-def _say_verdict(ranks: list[_Rank]) -> None:
-    """Write the first rank's verdict, or that of a rank whose longer waits the others wait for in each step."""
-    slow = max(ranks, key=lambda rank: rank.wait_s)
-    others_s = statistics.median([rank.wait_s for rank in ranks if rank is not slow] or [slow.wait_s])
-    saved_s = slow.wait_s - others_s
-    gain = slow.step_s / max(slow.step_s - saved_s, 1e-9)
+        ranks = sorted(json.loads(line) for line in file)
+    if len(ranks) < count:
+        return
+    path.unlink()
+    slow, longest_s, step_s, verdict = max(ranks, key=lambda rank: rank[1])
+    saved_s = longest_s - statistics.median(
+        [wait_s for rank, wait_s, *_ in ranks if rank != slow] or [longest_s]
+    )
+    gain = step_s / max(step_s - saved_s, 1e-9)
     if gain < LEAST_GAIN:
-        say(ranks[0].verdict)
+        say(ranks[0][-1])
         return
     say(
-        f"storebench profile: limited by a slow rank: rank {slow.rank} waits {1e3 * saved_s:,.2f} ms longer per step\n"
-        f"  if it waited like the others: {gain:.2f} times as fast (predicted); its own verdict:\n{slow.verdict}"
+        f"storebench profile: limited by a slow rank: rank {slow} waits {1e3 * saved_s:,.2f} ms longer per step\n"
+        f"  if it waited like the others: {gain:.2f} times as fast (predicted); its own verdict:\n{verdict}"
     )

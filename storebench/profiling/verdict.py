@@ -145,7 +145,7 @@ def _alike(steps: list[LoopStep], lag: int) -> tuple[list[LoopStep], float]:
 
 
 def _usual_s(steady: list[LoopStep], lag: int) -> float:
-    """Return the longest usual wait: workers make their batches side by side, so waits come in bursts of one per worker."""
+    """Return the longest usual wait: of workers side by side, waits come in bursts of one per worker."""
     turns = [_total_s(steady[at : at + lag]) for at in range(0, len(steady) - lag + 1, lag)]
     return statistics.median(turns or [_total_s(steady)])
 
@@ -155,7 +155,7 @@ def _total_s(steps: Iterable[LoopStep]) -> float:
 
 
 def _slow_samples(steady: Sequence[LoopStep]) -> SlowSamples | None:
-    """Return the few samples that take much of the dataset's time; None if there are none, or samples were not timed."""
+    """Return the few samples that take much of the dataset's time; None if there are none, or none was timed."""
     made = [step.made for step in steady if step.made is not None and step.made.samples]
     if not made:
         return None
@@ -302,7 +302,7 @@ class _Case:
 
     @property
     def has_predicted_workers(self) -> bool:
-        """Whether predictions for workers hold: the inside was seen, and they need neither a cache nor a start per step."""
+        """Whether the inside was seen, and workers would need neither a cache nor a start per step."""
         return bool(self.report.parts_s and not self.report.first_epoch and not self.steps.are_starts)
 
     def are_few(self, least: float) -> bool:

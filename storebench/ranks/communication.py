@@ -1,4 +1,4 @@
-"""The cost of communication between the ranks of a job: the link before its epochs, empty barriers and exchanges after them."""
+"""The cost of communication between ranks: the link before their epochs, barriers and exchanges after them."""
 
 import functools
 import statistics
@@ -18,7 +18,7 @@ from storebench.training.steps import Step
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
-    """The link between the ranks of a job, measured while every rank sends to the next one and receives from the previous one."""
+    """The link between ranks while each sends to the next one and receives from the previous one."""
 
     kind: LinkKind
     bytes_per_s: float
@@ -83,7 +83,7 @@ def long_enough(message_s: Callable[[int], float]) -> tuple[int, float]:
 
 
 def _message_s(group: Group, device: torch.device, size: int, count: int = 1) -> float:
-    """Return the seconds per message when every rank sends `count` in a row to the next one; the slowest rank counts."""
+    """Return the slowest rank's seconds per message when every rank sends `count` in a row to the next one."""
     me = group.membership
     sent = torch.zeros(size, dtype=torch.uint8, device=device)
     received = torch.empty_like(sent)

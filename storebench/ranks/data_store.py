@@ -1,4 +1,4 @@
-"""The data store of a job: every rank keeps a part of the samples in memory and sends them to the ranks that need them."""
+"""The data store of a job: every rank keeps a part of the samples in memory and sends them to the others."""
 
 import collections
 import dataclasses
@@ -100,7 +100,7 @@ class HeldSamples(ABC):
         """Return a copy of own samples as the content of a message, in the order of `samples`."""
 
     def _new(self, samples: Indices) -> tuple[Positions, Positions]:
-        """Return the rows of `samples` with own samples that are not in memory yet, each sample once, and their places."""
+        """Return the rows and places of own samples that are not in memory yet, each sample once."""
         if not len(self.own):
             return np.empty(0, np.intp), np.empty(0, np.intp)
         places: Positions = np.minimum(np.searchsorted(self.own, samples), len(self.own) - 1)

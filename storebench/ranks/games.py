@@ -10,7 +10,7 @@ from storebench.ranks.trainers import Trainer
 
 
 def trainer_group(trainer: Trainer, timeout_s: float) -> dist.ProcessGroup | None:
-    """Return the process group of a trainer; None if it has all ranks of the job, or only one. All ranks call it together."""
+    """Return the process group of a trainer; None if it has all ranks, or one. All ranks call it together."""
     if 1 in (trainer.trainers, trainer.ranks):
         return None
     timeout = timedelta(seconds=timeout_s)

@@ -124,7 +124,7 @@ def join(
 
 
 def _rendezvous(connect_s: float) -> "TCPStore":
-    """Return a connection to the store by which ranks find each other; torchrun has put its address into the environment."""
+    """Return a connection to the store by which ranks find each other; torchrun has set its address."""
     import torch.distributed as dist
 
     host, port = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")

@@ -89,7 +89,7 @@ class RankProgress:
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Say that this rank waits for the others inside a with statement, so that it is not taken for the one that hangs."""
+        """Say that this rank waits for the others inside a with statement: it is not the one that hangs."""
         self._waits += 1
         self._write()
         yield

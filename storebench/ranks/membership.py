@@ -108,7 +108,7 @@ def _padded(count: int, ranks: int) -> int:
 
 
 def _piece(samples: Indices, rank: int, ranks: int) -> Indices:
-    """Return a rank's contiguous piece of a step's samples; earlier ranks get one more sample if the samples do not divide evenly."""
+    """Return a rank's contiguous piece of a step's samples; earlier ranks get one more of an uneven step."""
     each, more = divmod(len(samples), ranks)
     start = rank * each + min(rank, more)
     return samples[start : start + each + (rank < more)]

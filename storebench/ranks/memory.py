@@ -16,7 +16,7 @@ TABLE_BYTES = 4 + 8 + 8
 
 
 def needed_bytes(count: int, size: int, *, ranks: int, local_ranks: int, batch_size: int) -> int:
-    """Return the most memory that a data store needs on one node, in bytes: samples, tables and messages of its ranks."""
+    """Return the most bytes that a data store needs on one node: samples, tables and messages of its ranks."""
     sample = -(-size // max(1, count))
     shares = -(-count // ranks) * local_ranks * sample
     # Each rank receives its own batches, and in a step one node may hold all samples that the others need.

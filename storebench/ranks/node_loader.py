@@ -126,7 +126,7 @@ _NONE = np.empty(0, np.int64)
 
 
 class _Piece(NamedTuple):
-    """A rank's piece of a batch, in a message to that rank: its place in the shared memory, and everything but the pixels."""
+    """A rank's piece of a batch, in a message: its place in the shared memory, and all but the pixels."""
 
     half: int
     rows: slice

@@ -27,7 +27,7 @@ class Trainer:
 
     @classmethod
     def of(cls, membership: Membership, trainers: int) -> Self:
-        """Return the trainer of a rank. Consecutive ranks form a trainer; `trainers` must divide the number of ranks."""
+        """Return the trainer of a rank: consecutive ranks form one; `trainers` divides the number of ranks."""
         ranks = membership.ranks // trainers
         number, rank = divmod(membership.rank, ranks)
         return cls(number=number, trainers=trainers, rank=rank, ranks=ranks)

@@ -1,4 +1,4 @@
-"""Training scripts in the manner of others are profiled unedited on photographs: an ImageNet loop, Lightning, Transformers."""
+"""Training scripts as others write them are profiled unedited: an ImageNet loop, Lightning, Transformers."""
 
 import importlib.util
 import json

@@ -1,4 +1,4 @@
-"""A loop over `profile(loader)` is the loop over the loader: same batches, errors and attributes, whatever the loader is."""
+"""A loop over `profile(loader)` is the loop over the loader: same batches, errors and attributes."""
 
 import copy
 import gc

@@ -52,7 +52,7 @@ def step_of(trainer: Trainer, model: str) -> tuple[RankStep, torch.distributed.P
 
 
 def traded(group: Group, *, model: str) -> tuple[State, State, State]:
-    """Train, exchange networks, and continue to train; return the state before and after the exchange, and at the end."""
+    """Train, exchange networks, train on; return the state before and after the exchange, and at the end."""
     trainer = Trainer.of(group.membership, 2)
     step, _ = step_of(trainer, model)
     train(step, trainer, range(10 * trainer.number, 10 * trainer.number + 3))

@@ -24,7 +24,7 @@ def placed(group: Group) -> TorchGroup:
 
 
 def talk(group: Group) -> list[object]:
-    """Send this rank's number to the first rank of the node, and return its answer, or all numbers on the first rank."""
+    """Send this rank's number to the first rank of the node; return its answer, or there all numbers."""
     on_node = placed(group)
     lines = connect_node(on_node)
     if not on_node.membership.leads_node:

@@ -1,4 +1,4 @@
-"""The link between ranks: its bandwidth and latency are those of real messages, and the time of an ideal ring follows from them."""
+"""The link between ranks: bandwidth and latency of real messages, and the time of an ideal ring."""
 
 import itertools
 import time

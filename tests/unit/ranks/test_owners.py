@@ -1,4 +1,4 @@
-"""The owner of each sample of a data store, and the messages of a step: one plan on all ranks, without communication."""
+"""The owner of each sample of a data store, and the messages of a step: one plan on all ranks."""
 
 from collections.abc import Sequence
 
