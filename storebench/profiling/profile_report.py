@@ -44,9 +44,15 @@ class Bound(enum.StrEnum):
         return bound
 
     COMPUTE = Limit.COMPUTE, "a faster accelerator or a smaller network; loading is not the limit"
-    TRANSFORM = "decode or transforms", "a faster decoder, cheaper transforms, or images stored smaller or decoded"
+    TRANSFORM = (
+        "decode or transforms",
+        "a faster decoder, cheaper transforms, or images stored smaller or decoded",
+    )
     STORAGE = "storage", "more reads in flight (workers), fewer bytes, a faster disk, or more memory"
-    WAITING = "waits in the dataset", "the network, process or disk that it waits for; more workers hide waits"
+    WAITING = (
+        "waits in the dataset",
+        "the network, process or disk that it waits for; more workers hide waits",
+    )
     LOCK = "a lock", "one file or object per worker"
     REPEATED = "work repeated for each sample", "do it once"
     SLOW_SAMPLES = "a few slow samples", "store these like the others, or a larger prefetch_factor"

@@ -20,7 +20,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from storebench.profiling.folder import PROFILE_NAME
 from storebench.profiling.guard import Guard, say
 from storebench.profiling.loops import loops
 from storebench.profiling.profile_report import Bound, ProfileReport
@@ -77,7 +76,7 @@ class _End:
         if out is not None:
             Path(out).mkdir(parents=True, exist_ok=True)
             facts = {**dataclasses.asdict(report), "bound": str(report.bound), "text": str(report)}
-            write_whole(Path(out, PROFILE_NAME), json.dumps(facts, indent=1))
+            write_whole(Path(out, "profile.json"), json.dumps(facts, indent=1))
 
     def precede(self) -> None:
         """Have the verdict written before `os._exit`, and before SIGTERM, as `timeout` sends it."""
