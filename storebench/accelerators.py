@@ -174,8 +174,3 @@ def _of_rate(label: str, rate: str, text: str) -> Accelerator:
         )
     device = label or "an accelerator"
     return Accelerator(device, "", device, "", "", images_per_s, None)
-
-
-def landmarks() -> tuple[Accelerator, ...]:
-    """Return the profiles that a plot of ImageNet marks where none was asked for."""
-    return tuple(map(find_accelerator, ("k40:caffenet", "v100:resnet50", "a100:resnet50")))

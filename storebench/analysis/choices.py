@@ -51,9 +51,8 @@ class Choice:
     ratio: Ratio | None = None  # over the base; None for the base, and without common rounds
     feeds: bool = False  # all named accelerators
     cell: CellSummary
-    alike: tuple[
-        CellSummary, ...
-    ] = ()  # of the same work: other numbers of workers, other states, and itself
+    alike: tuple[CellSummary, ...] = ()
+    """The cells of the same work: other numbers of workers, other states, and itself."""
 
     @property
     def verdict(self) -> Verdict:

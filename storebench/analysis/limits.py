@@ -11,20 +11,17 @@ from storebench.settings.words import Limit
 # Below this share of its time, an accelerator is starving.
 BUSY_FRAC = 0.9
 
+# Of the limits of measured cells.
 REMEDIES = {
     Limit.COMPUTE: "a faster accelerator, or a smaller network: no store helps",
     Limit.COPY: "pinned memory, or smaller samples",
     Limit.CONTENTION: "fewer workers, or more cores: loading takes the network's cores",
-    Limit.CORES: "more cores",
-    Limit.WORKERS: "more workers",
-    Limit.LOOP: "workers",
     Limit.READER: "another reader or container",
     Limit.DECODE: "more workers, a faster decoder, or raw pixels",
     Limit.PREP: "more workers, or cheaper augmentation",
     Limit.FETCH: "more reads in flight, or more memory",
     Limit.LATENCY: "more reads in flight (workers, a direct reader, requests), or more memory",
     Limit.STORAGE: "a faster disk or line, fewer bytes (a codec), or more memory",
-    Limit.REQUESTS: "larger requests, or more memory",
     Limit.HANDOFF: "larger batches, or another loader",
     Limit.BALANCED: "no single part limits it",
 }

@@ -23,7 +23,6 @@ from storebench.analysis.summary import (
     CellSummary,
     backend_rank,
 )
-from storebench.datasets.base import FOLDER_PREFIX
 from storebench.run.matrix import MODEL_CROPS
 from storebench.settings.words import ComputeKind
 
@@ -106,12 +105,6 @@ class Roofline:
     @property
     def first(self) -> CellSummary:
         return self.curves[0].loader
-
-    @property
-    def of_photographs(self) -> bool:
-        """Whether published training rates, which are of photographs, fit the samples."""
-        name = self.first.cell.data.name
-        return name == "imagenet" or name.startswith(FOLDER_PREFIX)
 
     @property
     def points(self) -> tuple[Point, ...]:

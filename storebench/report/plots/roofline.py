@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from storebench.accelerators import Accelerator, find_accelerator, landmarks
+from storebench.accelerators import Accelerator, find_accelerator
 from storebench.analysis.labels import backend_label, number
 from storebench.analysis.roofline import Roofline, rooflines
 from storebench.analysis.summary import CellSummary, as_cells
@@ -50,8 +50,7 @@ def draw_roofline(
             finish(ax, QUESTION)
             return ax
         curves = roofline.curves[:MOST_LINES]
-        profiles = accelerators or (landmarks() if roofline.of_photographs else ())
-        marks = [(profile.title, profile.images_per_s) for profile in profiles]
+        marks = [(profile.title, profile.images_per_s) for profile in accelerators]
         shown = [rate for _, rate in marks[:_MOST_MARKS]]
         shown += [rate for curve in curves for rate in (curve.starving.mid, curve.supply.mid)]
         shown += [point.ingestion.mid for point in roofline.points]

@@ -150,23 +150,6 @@ def test_steps_that_contradict_their_record_are_found(tmp_path: Path, name: str)
     assert figure in {finding.figure for finding in validate(run)}
 
 
-@pytest.mark.parametrize(
-    ("other", "kept"),
-    [
-        ({"environment": dataclasses.replace(ENVIRONMENT, key="another machine")}, False),
-        ({}, True),
-    ],
-)
-def test_a_replicate_in_which_memory_was_slow_has_the_machines_ceiling(
-    tmp_path: Path, other: dict[str, Any], kept: bool
-) -> None:
-    slow = part(make_record("lmdb"), "ceilings", memory_bytes_per_s=1e8)
-    records = [slow, make_record("lmdb", replicate=1, **other)]
-    findings = validate(write_run(tmp_path / "run", records))
-    figures = {found.figure for found in findings if found.kind is Rule.CEILING}
-    assert figures == (set() if kept else {"payload_bytes_per_s"})
-
-
 LIMIT = 400 << 20
 ALLOWED = LIMIT / 800_000_000
 
@@ -321,13 +304,6 @@ def test_backends_that_disagree_are_found_and_the_odd_one_is_named(tmp_path: Pat
     assert {one.kind for one in found} == {Rule.DISAGREEMENT}
     assert {one.figure for one in found} == {f"digests.{name}"}
     assert all("hdf5" in one.cell for one in found)
-
-
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_losses_must_agree_only_on_a_deterministic_device(tmp_path: Path, device: str) -> None:
-    odd = part(make_record("hdf5", device=device), "digests", loss="other")
-    found = validate(write_run(tmp_path / "run", [make_record("png", device=device), odd]))
-    assert len(found) == (1 if device == "cpu" else 0)
 
 
 def test_a_lossy_codec_may_have_other_pixels_but_not_another_order(tmp_path: Path) -> None:

