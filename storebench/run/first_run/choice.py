@@ -22,8 +22,8 @@ from storebench.units import rounded_bytes
 NAME = CHOSEN_BACKENDS
 """Name of the scenario, by which a run is known to have chosen its backends itself."""
 
-MOST_ROUNDS, BUDGET = 10, "3 min"
-"""Rounds, and the time for them, so that conversion, rounds and answer take about four minutes."""
+MOST_ROUNDS, BUDGET = 10, "225 s"
+"""Rounds, and the time for converting and for them, so that the answer comes after about four minutes."""
 
 CONVERT_S = 45.0
 """Most seconds for decoding what is converted."""

@@ -30,12 +30,6 @@ def job_of(folder: Path, ranks: int = 4, **changes: Any) -> CellJob:
     )
 
 
-def test_it_waits_for_every_other_node() -> None:
-    board = PlantedBoard(ready_1={}, ready_2={})
-    leader_of(board).wait_for_nodes(5.0)
-    assert board.asked == ["ready/1", "ready/2"]
-
-
 def test_a_node_that_is_not_ready_in_time_is_named() -> None:
     with pytest.raises(CellFailedError, match=r"node 2: it is not ready after 5 s"):
         leader_of(PlantedBoard(ready_1={})).wait_for_nodes(5.0)
@@ -76,24 +70,10 @@ def test_a_cause_elsewhere_comes_before_its_consequence_here(tmp_path: Path) -> 
     assert blamed(tmp_path, own, ended_0_1={}, ended_0_2={"failure": "lost", "consequence": True}) == own
 
 
-def test_a_reason_comes_before_ranks_without_progress(tmp_path: Path) -> None:
-    own = {"failure": "no progress", "position": (1, 7)}
-    assert blamed(tmp_path, own, ended_0_1={"failure": "a bug"}) == {"failure": "a bug"}
-
-
 def test_of_ranks_without_progress_the_one_furthest_behind_is_named(tmp_path: Path) -> None:
     own = {"failure": "here", "position": (1, 7)}  # not from JSON
     behind = {"failure": "there", "position": [1, 3]}
     assert blamed(tmp_path, own, ended_0_1=behind, ended_0_2={"failure": "far", "position": [2, 0]}) == behind
-
-
-def test_records_are_blamed_on_nobody(tmp_path: Path) -> None:
-    board = PlantedBoard(ended_0_1={"failure": "late"})
-    leader = leader_of(board)
-    job = leader.announced(job_of(tmp_path))
-    answer: dict[str, Any] = {"records": []}
-    assert leader.blamed(job, answer) is answer
-    assert board.asked == []
 
 
 def test_at_the_end_the_others_are_told_and_waited_for(tmp_path: Path) -> None:

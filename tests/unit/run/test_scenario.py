@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from storebench.cli.watcher import loop_line
 from storebench.errors import ScenarioError, StorebenchError
 from storebench.formats.registry import PAPER_BACKENDS
 from storebench.record.schema import Cell
@@ -89,25 +88,6 @@ def test_a_folder_named_as_a_dataset_is_refused_with_its_spelling(
     (tmp_path / "photos").mkdir()
     with pytest.raises(StorebenchError, match="Write folder:photos for the folder of images"):
         make_scenario({"name": "x", "matrix": [raw]})
-
-
-def test_the_size_of_images_is_told_if_all_cells_have_one() -> None:
-    raw = {
-        "dataset": "folder:photos",
-        "compute": ["none"],
-        "model": "resnet50",
-        "batch_size": 8,
-        "workers": 2,
-    }
-
-    def line(*backends: str, **more: object) -> str:
-        return loop_line(
-            make_scenario({"name": "x", "matrix": [raw | {"backends": list(backends)} | more]}).cells()
-        )
-
-    assert line("original") == "2 workers, batches of 8 images of 224 x 224 pixels"
-    assert line("original", "lmdb") == "2 workers, batches of 8 images"
-    assert line("original", "lmdb", image_size=96).endswith("of 96 x 96 pixels")
 
 
 @pytest.mark.parametrize(

@@ -47,11 +47,6 @@ def test_the_package_has_the_scenarios_of_the_checkout() -> None:
 
 
 @pytest.mark.parametrize("name", shipped_scenarios())
-def test_a_scenario_is_called_what_its_file_is(name: str) -> None:
-    assert load_scenario(shipped_scenarios()[name], tell=mute).name == name
-
-
-@pytest.mark.parametrize("name", shipped_scenarios())
 def test_a_plan_tells_all_cells_apart(name: str) -> None:
     told = told_apart(load_scenario(shipped_scenarios()[name], tell=mute).cells())
     assert len(set(told)) == len(told) > 0
@@ -71,10 +66,6 @@ def test_scenarios_are_listed_by_name_in_any_folder(cli: Cli) -> None:
     assert f"the files are in {CHECKOUT}" in done.stderr
     rows = json.loads(cli("scenarios", "--json").stdout)
     assert {Path(row["path"]) for row in rows} == set(CHECKOUT.glob("*.toml"))
-
-
-def test_a_scenario_is_planned_by_name_in_any_folder(cli: Cli) -> None:
-    assert planned(cli, "smoke") == planned(cli, str(CHECKOUT / "smoke.toml"))
 
 
 def test_a_name_that_no_scenario_has_is_refused(cli: Cli) -> None:
@@ -105,16 +96,6 @@ def test_a_format_without_its_library_is_left_out_with_one_line(
     listed = cli("scenarios", env=without_plyvel)
     assert listed.returncode == 0
     assert listed.stderr.count("left out: ") == 1, "those of other projects are missing, too"
-
-
-def test_default_backends_are_left_out_as_well(
-    cli: Cli, tmp_path: Path, without_plyvel: dict[str, str]
-) -> None:
-    text = SCENARIO.replace("backends = [{backends}]\n", "")
-    (tmp_path / "mine.toml").write_text(text)
-    done = cli("bench", "mine.toml", "--dry-run", "--json", env=without_plyvel)
-    backends = [cell["backend"] for cell in json.loads(done.stdout)["cells"]]
-    assert backends == ["png", "hdf5", "memory:python", "memory:native", "lmdb"]
 
 
 def test_an_optional_matrix_of_such_formats_only_is_left_out(

@@ -70,12 +70,9 @@ def test_photographs_are_measured_as_files_and_pixels_warm_and_cold() -> None:
     ("kind", "short_side", "decoders", "more"),
     [
         ("JPEG", 375, ("opencv",), ["lmdb+jpeg", "original:opencv"]),
-        ("JPEG", 600, ("simplejpeg", "opencv"), ["lmdb+jpeg", "original:simplejpeg?scale=dct"]),
         ("JPEG", 600, (), ["lmdb+jpeg", "original?scale=dct"]),
         ("JPEG", 256, (), []),
-        ("PNG", 600, ("simplejpeg",), ["lmdb+jpeg"]),
         ("PNG", 600, ("simplejpeg", "opencv"), ["lmdb+jpeg", "original:opencv"]),
-        ("", 375, ("simplejpeg",), ["lmdb+jpeg"]),
     ],
 )
 def test_smaller_jpegs_and_faster_decoders_are_measured_where_they_make_sense(
@@ -116,18 +113,10 @@ def test_a_handoff_is_measured_only_where_it_can_be(asked: dict[str, Any]) -> No
     assert len({cell.compute for cell in cells}) == 1
 
 
-def test_producers_of_slow_images_keep_up_with_the_accelerator() -> None:
-    slow = dataclasses.replace(PHOTOS, read_s=0.4)
-    [cell] = handing(chosen(slow, dataclasses.replace(LAPTOP, free_bytes=10 * GIB)))
-    assert cell.backend.name == "lmdb+original"
-    batch_s = cell.batch_size * slow.read_s / LAPTOP.cores
-    assert cell.compute.milliseconds > 1500 * batch_s
-
-
 def test_rounds_are_those_that_fit_into_the_budget_or_were_asked_for() -> None:
     scenario, fixed = scenario_of(chosen()), scenario_of(chosen(rounds=2))
     assert scenario.replicates > FEWEST_REPLICATES
-    assert scenario.budget_s == 180
+    assert scenario.budget_s == 225
     assert (fixed.budget, fixed.replicates) == (None, 2)
 
 
@@ -182,10 +171,6 @@ def test_what_memory_cannot_hold_is_read_as_planned() -> None:
     assert not first.whole.fits
 
 
-def test_samples_that_are_no_files_are_held_against_png_files() -> None:
-    assert backends(chosen(DIGITS, dataset="mnist"))[:2] == ["png", "lmdb+png"]
-
-
 @pytest.mark.parametrize("workers", [0, 2, 8])
 @pytest.mark.parametrize("batch", [8, 256])
 @pytest.mark.parametrize("count", [64, 2_000])
@@ -209,24 +194,6 @@ def test_what_was_asked_for_replaces_what_is_chosen() -> None:
     assert {cell.workers for cell in cells} == {0, 4}
     assert {cell.batch_size for cell in cells} == {16}
     assert {cell.max_steps for cell in cells} == {1}
-
-
-@pytest.mark.parametrize(
-    ("asked", "model", "compute"),
-    [
-        ({}, "none", "none"),
-        ({"model": "resnet50"}, "resnet50", "real"),
-        ({"compute": ["emulated:20"]}, "none", "emulated:20"),
-        ({"compute": ["none"], "model": "resnet50"}, "resnet50", "none"),
-        ({"compute": ["real"]}, "caffenet", "real"),
-    ],
-)
-def test_a_network_is_trained_only_if_it_was_asked_for(
-    asked: dict[str, Any], model: str, compute: str
-) -> None:
-    first = chosen(**asked)
-    cells = loading(first) or handing(first)
-    assert {(cell.model, str(cell.compute)) for cell in cells} == {(model, compute)}
 
 
 @given(
