@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storebench.analysis.bottleneck import bottlenecks
+from storebench.analysis.checks.records import read_results
 from storebench.analysis.labels import percent
 from storebench.analysis.limits import Node, limits
 from storebench.analysis.plan.errors import ERRORS_FILE, WITHIN_GOAL, Kind, KindError, half_width
@@ -31,8 +32,7 @@ from storebench.analysis.plan.measured import (
     resident_share,
     why_not,
 )
-from storebench.analysis.runs import find_runs, load_results
-from storebench.analysis.summary import CellSummary, summarise
+from storebench.analysis.summary import CellSummary
 from storebench.analysis.table import Table
 from storebench.settings.tiers import find_tier
 from storebench.settings.words import CacheState, ComputeKind, Limit
@@ -116,8 +116,8 @@ def main() -> None:
 
 def all_cases(known: Path, runs: Sequence[Path]) -> Iterable[Case]:
     """Yield the cells of some runs that a known run permits to predict, and does not have."""
-    cells = [cell for file in find_runs(known) for cell in summarise(load_results(file))]
-    given = [summarise(load_results(file)) for file in find_runs(list(runs))]
+    cells = read_results(known).cells_by_run
+    given = [read_results(run).cells for run in runs]
     # A run at servers tells about them by its cells that emulate nothing.
     cells += [
         cell for found in given for cell in found if cell.cell.place.remote and not cell.cell.place.emulated

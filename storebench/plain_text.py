@@ -43,13 +43,3 @@ def plain(text: str) -> str:
 def markdown(text: str) -> str:
     """Return text for a line or cell of Markdown, in which no tag begins and no cell ends."""
     return plain(text).replace("|", "\\|").replace("<", "&lt;")
-
-
-def workflow_message(text: str) -> str:
-    """Return text for the message of a workflow command of GitHub Actions."""
-    return plain(text).replace("%", "%25")
-
-
-def workflow_property(text: str) -> str:
-    """Return text for the value of a property of a workflow command, such as its title."""
-    return workflow_message(text).replace(":", "%3A").replace(",", "%2C")

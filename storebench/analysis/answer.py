@@ -353,10 +353,10 @@ def _command(taken: Choice, base: CellSummary) -> str:
 def disturbed(cells: Sequence[CellSummary]) -> tuple[float, str]:
     """Return the share of replicates that other work disturbed, and a warning if that is a large one."""
     rows = {
-        (row["run_id"], row["cell_id"], row["replicate"]): bool(row["conditions_disturbed"])
+        (*row.round, row.record.cell.cell_id): bool(row.record.conditions.disturbed)
         for cell in cells
         for row in cell.rows
-        if row["conditions_disturbed"] is not None
+        if row.record.conditions is not None
     }
     count = sum(rows.values())
     frac = count / len(rows) if rows else 0.0

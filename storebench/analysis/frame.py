@@ -1,12 +1,12 @@
-"""Records as one tidy table, with the column and the type of each field."""
+"""Records with what the folders of their runs say, and the columns that `storebench.load_results` shows of them."""
 
-import dataclasses
-import itertools
-import math
+import functools
+import operator
 import re
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +14,90 @@ import numpy as np
 import pandas as pd
 
 from storebench.formats.reader import BUFFER_NOTE, DISPLACEMENT_NOTE, NEIGHBOURS_NOTE
-from storebench.record.schema import (
-    BACKEND_FIELDS,
-    CELL_FIELDS,
-    CELL_TYPES,
-    Cell,
-    Environment,
-    Record,
-)
+from storebench.record.schema import BACKEND_FIELDS, CELL_FIELDS, Cell, Environment, Record, cell_types
 from storebench.record.step_files import find_table
 from storebench.run.about import Whole, whole_of
 from storebench.run.replicates import unsound
 
+CELL_COLUMNS = tuple(CELL_FIELDS)
+BACKEND_COLUMNS = tuple(BACKEND_FIELDS)
+PLACE_COLUMNS = ("filesystem", "storage_device", "environment_key")
+"""Columns of the place of a measurement: file system and block device of the store, and the machine."""
+
+Round = tuple[str, int]
+"""Run and replicate: cells of one round were measured side by side."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sourced:
+    """A record with its file, the machine and the whole dataset of its run, and the finding that questions its cell."""
+
+    record: Record
+    file: Path
+    environment: Environment | None
+    """The record's own, or that of the rest of its run if its process was killed."""
+    whole: Whole | None
+    invalid: str = ""
+
+    @property
+    def round(self) -> Round:
+        return self.record.run_id, self.record.replicate
+
+    @property
+    def environment_key(self) -> str:
+        return self.environment.key if self.environment else ""
+
+    @functools.cached_property
+    def unsound(self) -> str:
+        """Why its replicate does not count, because its state did not hold; "" if it counts."""
+        return unsound([self.record])
+
+    @functools.cached_property
+    def steps_path(self) -> Path | None:
+        """The file of its step table; None if there is none."""
+        name = self.record.steps_file
+        return find_table(self.file.parent, name) if name else None
+
+    def match(self, *names: str) -> Any:
+        """Return a fact of its machine that must be equal for two results to be compared; None if it is unknown."""
+        value: Any = self.environment.match if self.environment else None
+        for name in names:
+            value = value.get(name) if isinstance(value, dict) else None
+        return value
+
+    def __getitem__(self, column: str) -> Any:
+        return COLUMNS[column].value(self)
+
+
+def sourced(records: Iterable[tuple[Record, Path]], invalid: dict[str, str] | None = None) -> list[Sourced]:
+    """Return records with what their runs' folders say; `invalid` is cell_id -> a finding that questions the cell."""
+    given = list(records)
+    machines: dict[str, Environment] = {}
+    for record, _ in given:
+        if record.environment is not None:
+            machines.setdefault(record.run_id, record.environment)
+    wholes = {folder: whole_of(folder) for folder in {file.parent for _, file in given}}
+    return [
+        Sourced(
+            record=record,
+            file=file,
+            environment=record.environment or machines.get(record.run_id),
+            whole=wholes[file.parent],
+            invalid=(invalid or {}).get(record.cell.cell_id, ""),
+        )
+        for record, file in given
+    ]
+
+
+@dataclass(frozen=True)
+class FrameColumn:
+    """The type of a column, and its value for a record; None is missing."""
+
+    hint: Any
+    value: Callable[[Sourced], Any]
+
+
 _PATTERNS = {
-    "cell": "{}",
     "data_wait_ns": "data_wait_{}_ns",
     "digests": "{}_digest",
     "counters": "{}",
@@ -36,172 +106,130 @@ _PATTERNS = {
 }
 """Part of a record -> the pattern for the column names of its fields; usually they begin with the part's name."""
 
-RENAMED = {
+_RENAMED = {
     "store_bytes_on_disk": "bytes_on_disk",
     "store_build_s": "build_s",
     "cache_resident_frac_before": "resident_frac_before",
     "cache_resident_frac_after": "resident_frac_after",
 }
-_WORDS = ("status", "au_kind", "cache_requested", "cache_verdict", "job_sync", "job_link")
-"""Columns of enumerations, stored as words."""
-
 _DROPPED = {"reasons", "reader_notes", "environment"}
 
-_MOST_DIGITS = 18
 
-CELL_COLUMNS = CELL_FIELDS
-BACKEND_COLUMNS = tuple(BACKEND_FIELDS)
-PLACE_COLUMNS = ("filesystem", "storage_device", "environment_key")
-"""Columns of the place of a measurement: file system and block device of the store, and the machine."""
+def _kinds(hint: Any) -> tuple[Any, ...]:
+    return typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
 
 
-def _columns_of(kind: Any, pattern: str) -> list[tuple[str, str, Any]]:
-    if kind is Cell:
-        return [(name, name, hint) for name, hint in CELL_TYPES.items()]
-    hints = typing.get_type_hints(kind)
-    names = [field.name for field in dataclasses.fields(kind) if field.name not in _DROPPED]
-    return [(name, RENAMED.get(pattern.format(name), pattern.format(name)), hints[name]) for name in names]
+def _plain_value(name: str, hint: Any) -> Callable[[Sourced], Any]:
+    def value(row: Sourced) -> Any:
+        # A record that failed has no durations: its zeros would lower every mean.
+        return None if hint is float and row.record.failed else _word(getattr(row.record, name))
+
+    return value
 
 
-_PART_COLUMNS = {
-    name: _columns_of(kind, _PATTERNS.get(name, f"{name}_{{}}"))
-    for name, _, hint in _columns_of(Record, "{}")
-    for kind in (typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,))
-    if dataclasses.is_dataclass(kind)
+def _part_value(part: str, name: str) -> Callable[[Sourced], Any]:
+    def value(row: Sourced) -> Any:
+        facts = getattr(row.record, part)
+        return None if facts is None else _word(getattr(facts, name))
+
+    return value
+
+
+def _cell_value(path: str) -> Callable[[Sourced], Any]:
+    get = operator.attrgetter(path)
+    return lambda row: _word(get(row.record.cell))
+
+
+def _note_value(note: str) -> Callable[[Sourced], float | None]:
+    """Return the value of a note on an order that is the reader's own."""
+
+    def value(row: Sourced) -> float | None:
+        text = row.record.reader_notes.get(note, "")
+        return float(text) if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text, re.ASCII) else None
+
+    return value
+
+
+def _word(value: Any) -> Any:
+    """Return the word of an enumeration or a setting; any other value is unchanged."""
+    return str(value) if isinstance(value, str) else value
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def _readahead_kib(row: Sourced) -> int | None:
+    text = str(row.match("block_device", "read_ahead_kb"))
+    return int(text) if re.fullmatch(r"\d{1,17}", text, re.ASCII) else None
+
+
+def _shape(row: Sourced) -> str | None:
+    store = row.record.store
+    return None if store is None else "x".join(map(str, store.image_shape))
+
+
+def _columns() -> dict[str, FrameColumn]:
+    made: dict[str, FrameColumn] = {}
+    parts: dict[str, FrameColumn] = {}
+    for part, hint in typing.get_type_hints(Record).items():
+        kind = next((kind for kind in _kinds(hint) if is_dataclass(kind)), None)
+        if kind is Cell:
+            hints = cell_types()
+            parts |= {n: FrameColumn(hints[n], _cell_value(path)) for n, path in CELL_FIELDS.items()}
+        elif part not in _DROPPED and kind is None:
+            made[part] = FrameColumn(hint, _plain_value(part, hint))
+        elif part not in _DROPPED:
+            pattern = _PATTERNS.get(part, f"{part}_{{}}")
+            for name, of_field in typing.get_type_hints(kind).items():
+                if name not in _DROPPED:
+                    column = pattern.format(name)
+                    parts[_RENAMED.get(column, column)] = FrameColumn(of_field, _part_value(part, name))
+    return made | parts
+
+
+COLUMNS: dict[str, FrameColumn] = {
+    **_columns(),
+    "store_image_shape": FrameColumn(str | None, _shape),
+    "cell_id": FrameColumn(str, lambda row: row.record.cell.cell_id),
+    "unsound": FrameColumn(str | None, lambda row: row.unsound or None),
+    "environment_key": FrameColumn(str, lambda row: row.environment_key),
+    "steps_path": FrameColumn(str | None, lambda row: _text(row.steps_path)),
+    "whole": FrameColumn(object, lambda row: row.whole),
+    "filesystem": FrameColumn(str | None, lambda row: _text(row.match("filesystem"))),
+    "storage_device": FrameColumn(str | None, lambda row: _text(row.match("block_device", "model"))),
+    "machine_readahead_kib": FrameColumn(int | None, _readahead_kib),
+    "cpu_s_per_sample": FrameColumn(float | None, lambda row: row.record.cpu_s_per_sample),
+    "cores_used": FrameColumn(float | None, lambda row: row.record.cores_used),
+    "order_buffer_samples": FrameColumn(float | None, _note_value(BUFFER_NOTE)),
+    "order_displacement": FrameColumn(float | None, _note_value(DISPLACEMENT_NOTE)),
+    "order_neighbours_kept": FrameColumn(float | None, _note_value(NEIGHBOURS_NOTE)),
+    "invalid": FrameColumn(str | None, lambda row: row.invalid or None),
 }
-_PLAIN_COLUMNS = [one for one in _columns_of(Record, "{}") if one[0] not in _PART_COLUMNS]
-_EXTRA_COLUMNS: list[tuple[str, Any]] = [
-    ("cell_id", str),
-    ("unsound", str | None),
-    ("environment_key", str),
-    ("steps_path", str | None),
-    ("whole", object),
-    ("filesystem", str | None),
-    ("storage_device", str | None),
-    ("machine_readahead_kib", int | None),
-    ("cpu_s_per_sample", float | None),
-    ("cores_used", float | None),
-    ("order_buffer_samples", float | None),
-    ("order_displacement", float | None),
-    ("order_neighbours_kept", float | None),
-]
+"""Column of the table -> its type and value, in order."""
 
-
-COLUMN_TYPES: dict[str, Any] = dict(
-    [(column, hint) for _, column, hint in itertools.chain(_PLAIN_COLUMNS, *_PART_COLUMNS.values())]
-    + _EXTRA_COLUMNS
-)
-"""Column of the table -> the annotation behind it, in order."""
-
-
-Row = Mapping[str, Any]
-"""One record in the columns of `storebench.load_results`; missing values are None."""
-
+RECORD_COLUMN = "record"
+"""The column with the record itself, from which summaries are made; files have none."""
 
 _DTYPES = {int: "Int64", bool: "boolean", float: "float64"}
 
 
-def _column(rows: Sequence[Row], name: str, hint: Any) -> Any:
+def to_frame(rows: Iterable[Sourced]) -> pd.DataFrame:
+    """Return records as a table. Raises CorruptDataError if one names a step table outside of its run."""
+    given = list(rows)
+    columns = {
+        name: _column([column.value(row) for row in given], column.hint) for name, column in COLUMNS.items()
+    }
+    return pd.DataFrame(columns | {RECORD_COLUMN: _objects(given)}, copy=True)
+
+
+def _column(values: list[Any], hint: Any) -> Any:
     """Return a column of the type that its annotation says; None is missing."""
-    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    dtype: Any = next((dtype for kind, dtype in _DTYPES.items() if kind in kinds), "object")
-    if dtype != "object":
-        return pd.array([row.get(name) for row in rows], dtype=dtype)
-    column = np.empty(len(rows), dtype=object)  # by itself, pandas would see an array of texts
-    column[:] = [row.get(name, math.nan) for row in rows]
+    dtype: Any = next((dtype for kind, dtype in _DTYPES.items() if kind in _kinds(hint)), None)
+    return _objects(values) if dtype is None else pd.array(values, dtype=dtype)
+
+
+def _objects(values: list[Any]) -> Any:
+    column = np.empty(len(values), dtype=object)  # by itself, pandas would see an array of texts
+    column[:] = values
     return column
-
-
-def to_rows(records: Iterable[tuple[Record, Path]]) -> list[Row]:
-    """Return one row for each pair of a record and its file.
-
-    A cell whose process was killed has no environment; it gets that of the rest of its run. Raises CorruptDataError if a
-    record names a step table outside of its run.
-    """
-    given = list(records)
-    machines: dict[str, Environment] = {}
-    for record, _ in given:
-        if record.environment is not None:
-            machines.setdefault(record.run_id, record.environment)
-    wholes = {folder: whole_of(folder) for folder in {file.parent for _, file in given}}
-    return [_row(record, file.parent, machines, wholes[file.parent]) for record, file in given]
-
-
-def to_frame(records: Iterable[tuple[Record, Path]]) -> pd.DataFrame:
-    """Return the rows of records as a table."""
-    rows = to_rows(records)
-    columns = {name: _column(rows, name, hint) for name, hint in COLUMN_TYPES.items()}
-    return pd.DataFrame(columns, copy=True)
-
-
-def _row(record: Record, run: Path, machines: dict[str, Environment], whole: Whole | None) -> Row:
-    row: dict[str, Any] = dict.fromkeys(COLUMN_TYPES)
-    # A record that failed has no durations: its zeros would lower every mean.
-    row |= {
-        column: None if record.failed and hint is float else getattr(record, name)
-        for name, column, hint in _PLAIN_COLUMNS
-    }
-    for part, columns in _PART_COLUMNS.items():
-        value = getattr(record, part)
-        fields = value.fields() if isinstance(value, Cell) else {} if value is None else vars(value)
-        row |= {column: fields.get(name) for name, column, _ in columns}
-    row |= {name: str(row[name]) for name in _WORDS if row[name] is not None}
-    table = find_table(run, record.steps_file) if record.steps_file else None
-    row |= {
-        "store_image_shape": record.store and "x".join(map(str, record.store.image_shape)),
-        "cell_id": record.cell.cell_id,
-        "unsound": unsound([record]) or None,
-        "steps_path": None if table is None else str(table),
-        "whole": whole,
-        "cpu_s_per_sample": record.cpu_s_per_sample,
-        "cores_used": record.cores_used,
-    }
-    row |= _place(record.environment or machines.get(record.run_id)) | _order(record)
-    return row
-
-
-def rows_of(frame: pd.DataFrame) -> Iterator[Row]:
-    """Yield the rows of a table."""
-    for values in frame.itertuples(index=False, name=None):
-        yield dict(zip(frame.columns, map(_plain, values), strict=True))
-
-
-def _plain(value: Any) -> Any:
-    if value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value)):
-        return None
-    return value.item() if isinstance(value, np.generic) else value
-
-
-def _place(environment: Environment | None) -> dict[str, Any]:
-    """Return the columns of a record's place of measurement."""
-    if environment is None:
-        return {"environment_key": ""}
-    disk = environment.match.get("block_device")
-    disk = disk if isinstance(disk, dict) else {}
-    return {
-        "environment_key": environment.key,
-        "filesystem": _word(environment.match.get("filesystem")),
-        "storage_device": _word(disk.get("model")),
-        "machine_readahead_kib": _kib(disk.get("read_ahead_kb")),
-    }
-
-
-def _word(value: Any) -> str | None:
-    return None if value is None else str(value)
-
-
-def _kib(value: Any) -> int | None:
-    text = str(value)
-    return int(text) if text.isascii() and text.isdigit() and len(text) < _MOST_DIGITS else None
-
-
-def _order(record: Record) -> dict[str, Any]:
-    """Return the columns of an order that is the reader's own."""
-    names = (BUFFER_NOTE, DISPLACEMENT_NOTE, NEIGHBOURS_NOTE)
-    columns = ("order_buffer_samples", "order_displacement", "order_neighbours_kept")
-    texts = [record.reader_notes.get(name, "") for name in names]
-    return {
-        column: float(text)
-        for column, text in zip(columns, texts, strict=True)
-        if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text, re.ASCII)
-    }

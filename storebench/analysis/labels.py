@@ -11,7 +11,7 @@ from storebench.analysis.summary import EPOCHS, SETTING_COLUMNS, CellSummary, Lo
 from storebench.datasets.base import PATH_PREFIXES
 from storebench.datasets.images import resize_clause, served_note
 from storebench.plain_text import plain
-from storebench.record.schema import Cell, PlaceFacts
+from storebench.record.schema import CacheVerdict, Cell, PlaceFacts
 from storebench.run.matrix import MODEL_CROPS
 from storebench.settings.backend import STREAM
 from storebench.settings.loop import SETTINGS
@@ -235,7 +235,9 @@ def mark(cell: CellSummary) -> str:
         return f"INVALID: {cell.invalid}"
     if cell.not_held:
         return held_words(cell)
-    if cell.cell.cache != CacheState.ANY and any(row["cache_verdict"] != "verified" for row in cell.usable):
+    if cell.cell.cache != CacheState.ANY and any(
+        not row.record.cache or row.record.cache.verdict is not CacheVerdict.VERIFIED for row in cell.usable
+    ):
         return "cache state not verified"
     moving, of = cell.unsteady_replicates
     return f"{moving} of {number_of(of, 'replicate')} not steady" if moving else ""

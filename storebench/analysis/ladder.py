@@ -5,8 +5,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from storebench.analysis.comparison import Estimate, Ratio, Verdict, estimate
+from storebench.analysis.frame import Round
 from storebench.analysis.panels import Panel, paired
-from storebench.analysis.summary import CellSummary, Round, key_without
+from storebench.analysis.summary import CellSummary, key_without
 from storebench.formats.lmdb.direct import RUNGS, Rung
 from storebench.settings.words import Share
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from storebench.analysis.comparison import Ratio, Verdict, compare
+from storebench.analysis.frame import Round
 from storebench.analysis.summary import (
     MEMORY_FORMAT,
     CellSummary,
     LoopWork,
-    Round,
     ceiling_key,
     work_of,
 )

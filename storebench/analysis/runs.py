@@ -1,19 +1,23 @@
 """Read results into tables and compare them, for notebooks and other programs."""
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pandas as pd
 
-from storebench.analysis.frame import BACKEND_COLUMNS, CELL_COLUMNS, PLACE_COLUMNS, to_frame
+from storebench.analysis.checks.records import RunFolders, read_results
+from storebench.analysis.frame import (
+    BACKEND_COLUMNS,
+    CELL_COLUMNS,
+    PLACE_COLUMNS,
+    RECORD_COLUMN,
+    Sourced,
+    to_frame,
+)
 from storebench.analysis.panels import paired, rate_ratio
 from storebench.analysis.summary import CellSummary, summarise
-from storebench.errors import DataNotFoundError, UsageError
-from storebench.record.lines import RECORDS_NAME, read_records
+from storebench.errors import DataNotFoundError, IntegrityError, UsageError
 from storebench.record.step_files import read_table
-
-RunFolders = str | Path | Sequence[str | Path]
 
 _IMPLIED = {
     "backend": BACKEND_COLUMNS,
@@ -32,35 +36,7 @@ STEP_LABELS = (
 )
 
 
-def find_runs(paths: RunFolders) -> list[Path]:
-    """Return the record files at `paths`: run folders, folders of run folders, or files.
-
-    Raises
-    ------
-    DataNotFoundError
-        There is nothing at a path, or nothing that a run wrote.
-    """
-    sources = [paths] if isinstance(paths, str | Path) else list(paths)
-    files = [file for source in sources for file in _record_files(Path(source))]
-    return list(dict.fromkeys(file.resolve() for file in files))
-
-
-def _record_files(source: Path) -> list[Path]:
-    if source.is_file():
-        return [source]
-    files = sorted(source.rglob(RECORDS_NAME)) if source.is_dir() else []
-    if not files:
-        raise DataNotFoundError(
-            f"no {RECORDS_NAME} here, so there is nothing to report"
-            if source.exists()
-            else "no such file or folder",
-            where=source,
-            hint="Name a folder that 'storebench run' or 'storebench bench' wrote.",
-        )
-    return files
-
-
-def load_results(paths: RunFolders) -> pd.DataFrame:
+def load_results(paths: RunFolders, *, allow_invalid: bool = False) -> pd.DataFrame:
     """Read results into one row per record.
 
     Parameters
@@ -68,6 +44,8 @@ def load_results(paths: RunFolders) -> pd.DataFrame:
     paths
         A run's folder, a folder that holds such folders, a ``records.jsonl`` or
         a file that ``run --json`` wrote; or several of them.
+    allow_invalid
+        Read records that do not validate, too; ``invalid`` is the finding that questions their cell.
 
     Returns
     -------
@@ -79,14 +57,17 @@ def load_results(paths: RunFolders) -> pd.DataFrame:
         ``bytes_on_disk``, ``resident_frac_before``, ...). Digests are
         ``order_digest``, ``loss_digest``. ``steps_path`` is
         the Parquet file that holds the record's steps (null: none), ``steps_file`` the
-        name of its table there. What was not measured is null.
+        name of its table there. ``record`` is the record itself, from which `compare` and the plots are made.
+        What was not measured is null.
 
     Raises
     ------
     DataNotFoundError
         There are no records there.
+    IntegrityError
+        Records are damaged or wrong, and `allow_invalid` is not set.
     """
-    return to_frame((record, file) for file in find_runs(paths) for record in read_records(file))
+    return to_frame(read_results(paths, allow_invalid=allow_invalid).rows)
 
 
 def load_steps(results: RunFolders | pd.DataFrame) -> pd.DataFrame:
@@ -115,12 +96,15 @@ def load_steps(results: RunFolders | pd.DataFrame) -> pd.DataFrame:
     CorruptDataError
         A file is not one of step tables.
     """
-    rows = results if isinstance(results, pd.DataFrame) else load_results(results)
+    return steps_of((results if isinstance(results, pd.DataFrame) else load_results(results))[RECORD_COLUMN])
+
+
+def steps_of(rows: Iterable[Sourced]) -> pd.DataFrame:
+    """Return the steps of records, one row each."""
     parts = []
-    for row in rows[["steps_path", "steps_file", *STEP_LABELS]].to_dict("records"):
-        path = row["steps_path"]
-        if isinstance(path, str):
-            steps: pd.DataFrame = read_table(Path(path), row["steps_file"])
+    for row in rows:
+        if row.steps_path is not None:
+            steps: pd.DataFrame = read_table(row.steps_path, str(row.record.steps_file))
             for position, label in enumerate(STEP_LABELS):
                 steps.insert(position, label, row[label])
             parts.append(steps)
@@ -132,7 +116,12 @@ def load_steps(results: RunFolders | pd.DataFrame) -> pd.DataFrame:
 
 
 def compare(
-    results: pd.DataFrame, *, by: str = "backend", baseline: Any, metric: str = "samples_per_s"
+    results: pd.DataFrame,
+    *,
+    by: str = "backend",
+    baseline: Any,
+    metric: str = "samples_per_s",
+    allow_invalid: bool = False,
 ) -> pd.DataFrame:
     """Compare every value of one column with a baseline, all else being equal.
 
@@ -148,6 +137,8 @@ def compare(
         Value of `by` that the others are divided by.
     metric
         Column that is compared.
+    allow_invalid
+        Compare cells that do not validate, too; their verdict is "undecided".
 
     Returns
     -------
@@ -160,11 +151,16 @@ def compare(
     ------
     UsageError
         `by` is no column of a cell or a place, or the baseline does not occur.
+    IntegrityError
+        A cell does not validate, and `allow_invalid` is not set.
     """
     if by not in (*CELL_COLUMNS, *PLACE_COLUMNS):
-        known = ", ".join((*CELL_COLUMNS, *PLACE_COLUMNS))
-        raise UsageError(f"no column of a cell is called {by!r}", hint=f"Choose from: {known}.")
+        names = ", ".join((*CELL_COLUMNS, *PLACE_COLUMNS))
+        raise UsageError(f"no column of a cell is called {by!r}", hint=f"Choose from: {names}.")
     cells = summarise(results)
+    wrong = next((cell.invalid for cell in cells if cell.invalid), "")
+    if wrong and not allow_invalid:
+        raise IntegrityError(f"these results do not validate: {wrong}", hint="Pass allow_invalid=True.")
     fixed = [name for name in CELL_COLUMNS if name not in _IMPLIED.get(by, (by,))]
     bases: dict[tuple[Any, ...], CellSummary] = {}
     for cell in cells:

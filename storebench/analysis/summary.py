@@ -6,25 +6,22 @@ import itertools
 import math
 import re
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
 from storebench.analysis.comparison import Estimate, estimate
-from storebench.analysis.frame import BACKEND_COLUMNS, CELL_COLUMNS, Row, rows_of
+from storebench.analysis.frame import BACKEND_COLUMNS, CELL_COLUMNS, RECORD_COLUMN, Round, Sourced
 from storebench.codecs import any_size
 from storebench.errors import NotComparableError
 from storebench.formats.registry import PAPER_BACKENDS
-from storebench.record.schema import DATA_FIELDS, Cell, Status, ran_out_of_time, steady
+from storebench.record.schema import DATA_FIELDS, Cell, Portion, Record, ran_out_of_time, steady
 from storebench.run.about import Whole, agreed
 from storebench.run.matrix import MODEL_CROPS
 from storebench.run.replicates import enough
 from storebench.settings.words import BOUNDED_STATES, CacheState, ComputeKind, Fill
-
-Round = tuple[str, int]
-"""Run and replicate: cells of one round were measured side by side."""
 
 MEMORY_FORMAT = "memory"
 EPOCHS = "epochs"
@@ -51,28 +48,30 @@ COMPUTING_FRAC = 0.95
 _FEWER_FRAC, _LESS_FRAC = 0.8, 0.1
 """Readers of the crop alone read nine tenths of an image, and counters disagree by a few percent."""
 
-_LOOP_PARTS = ("data_wait_s", "h2d_s", "compute_s")
 _PORTION = {
-    "samples_per_s": "portion_samples_per_s",
-    "timed_s": "portion_seconds",
-    "timed_samples": "portion_samples",
-    "timed_steps": "portion_steps",
+    "samples_per_s": "samples_per_s",
+    "timed_s": "seconds",
+    "timed_samples": "samples",
+    "timed_steps": "steps",
 } | {
-    name: f"portion_{name}"
-    for name in (*_LOOP_PARTS, "payload_bytes", "fetch_s", "decode_s", "prep_s", "handover_s")
+    name: name
+    for name in (
+        *("data_wait_s", "h2d_s", "compute_s", "payload_bytes"),
+        *("fetch_s", "decode_s", "prep_s", "handover_s"),
+    )
 }
-"""Metric -> the column that holds it for the steady steps of a limited cell."""
+"""Metric -> the attribute that holds it for the steady steps of a limited cell."""
 
 
-def _busy(row: Row) -> float:
-    return sum(float(row[f"portion_{name}"]) for name in _LOOP_PARTS)
+def _busy_s(part: Portion) -> float:
+    return part.data_wait_s + part.h2d_s + part.compute_s
 
 
-_DERIVED: dict[str, Callable[[Row], float]] = {
-    "overhead_s": lambda row: row["portion_seconds"] - _busy(row),
-    "data_wait_frac": lambda row: row["portion_data_wait_s"] / (_busy(row) or 1.0),
-    "accelerator_util_frac": lambda row: row["portion_compute_s"] / row["portion_seconds"],
-    "payload_bytes_per_s": lambda row: row["portion_payload_bytes"] / row["portion_seconds"],
+_DERIVED: dict[str, Callable[[Portion], float]] = {
+    "overhead_s": lambda part: part.seconds - _busy_s(part),
+    "data_wait_frac": lambda part: part.data_wait_s / (_busy_s(part) or 1.0),
+    "accelerator_util_frac": lambda part: part.compute_s / part.seconds,
+    "payload_bytes_per_s": lambda part: part.payload_bytes / part.seconds,
 }
 
 
@@ -103,16 +102,19 @@ class CellSummary:
 
     cell: Cell
     environment_key: str
-    rows: tuple[Row, ...]
-    invalid: str = ""
-    """The first finding that questions all of its records, or ""."""
+    rows: tuple[Sourced, ...]
     place: str = ""
     """Words that tell its samples, and where they were read, from others of the same name."""
+
+    @property
+    def invalid(self) -> str:
+        """The first finding that questions all of its records, or ""."""
+        return self.rows[0].invalid
 
     def fact(self, name: str) -> Any:
         """Return a column that is equal in all records, from the first that has it."""
         rows = itertools.chain(self.counted, self.rows)
-        return next((row[name] for row in rows if row[name] is not None), None)
+        return next((value for row in rows if (value := row[name]) is not None), None)
 
     @functools.cached_property
     def fields(self) -> dict[str, Any]:
@@ -152,54 +154,54 @@ class CellSummary:
     @functools.cached_property
     def replicates(self) -> frozenset[Round]:
         """All replicates that were measured, in every run."""
-        return frozenset(_round_of(row) for row in self.rows)
+        return frozenset(row.round for row in self.rows)
 
     @functools.cached_property
     def not_held(self) -> dict[Round, str]:
         """The replicates that do not count because they did not hold their state, each with the reason."""
-        return {_round_of(row): str(row["unsound"]) for row in reversed(self.rows) if row["unsound"]}
+        return {row.round: row.unsound for row in reversed(self.rows) if row.unsound}
 
     @functools.cached_property
     def sound(self) -> frozenset[Round]:
         """The replicates that count: those that held their state and did not fail."""
-        return self.replicates - set(self.not_held) - {_round_of(r) for r in self.rows if r["status"] != "ok"}
+        return self.replicates - set(self.not_held) - {row.round for row in self.rows if row.record.failed}
 
     @functools.cached_property
     def too_few(self) -> bool:
         """Whether too few replicates count for a rate; those that ran out of time are not missed."""
-        late = {_round_of(row) for row in self.rows if ran_out_of_time(str(row["failure"] or ""))}
+        late = {row.round for row in self.rows if ran_out_of_time(row.record.failure or "")}
         return not enough(len(self.sound), len(self.replicates - late))
 
     @functools.cached_property
-    def usable(self) -> tuple[Row, ...]:
+    def usable(self) -> tuple[Sourced, ...]:
         """The records of the replicates that count; none if these are too few."""
-        return () if self.too_few else tuple(row for row in self.rows if _round_of(row) in self.sound)
+        return () if self.too_few else tuple(row for row in self.rows if row.round in self.sound)
 
     @property
     def failure(self) -> str:
         """The failure of the first record that failed for another reason than its state, or ""."""
-        failed = (row for row in self.rows if row["status"] != "ok" and not row["unsound"])
-        return next((str(row["failure"] or "failed") for row in failed), "")
+        failed = (row.record for row in self.rows if row.record.failed and not row.unsound)
+        return next((record.failure or "failed" for record in failed), "")
 
     @functools.cached_property
     def whole(self) -> Whole | None:
         """The whole dataset, if runs that agree on it chose to measure a part of it."""
-        return agreed(row["whole"] for row in self.rows if row.get("whole") is not None)
+        return agreed(row.whole for row in self.rows if row.whole is not None)
 
     @functools.cached_property
-    def counted(self) -> tuple[Row, ...]:
+    def counted(self) -> tuple[Sourced, ...]:
         """The records whose figures hold for the requested cache state."""
-        return tuple(row for row in self._last if not self._bounded(row) or row["portion_seconds"])
+        return tuple(row for row in self._last if not self._bounded(row) or _steady_part(row))
 
     @functools.cached_property
-    def _last(self) -> tuple[Row, ...]:
+    def _last(self) -> tuple[Sourced, ...]:
         """All usable records, or the last epoch of each replicate where earlier ones fill a cache or a data store."""
         if self.cell.cache != CacheState.LIMITED and self.cell.store_fill is not Fill.FIRST_EPOCH:
             return self.usable
         return last_epochs(self.usable)
 
-    def _bounded(self, row: Row) -> bool:
-        return self.cell.cache == CacheState.LIMITED and fills_cache(row, self.cell)
+    def _bounded(self, row: Sourced) -> bool:
+        return self.cell.cache == CacheState.LIMITED and fills_cache(row.record)
 
     @property
     def whole_only(self) -> bool:
@@ -209,16 +211,16 @@ class CellSummary:
     @functools.cached_property
     def at_most(self) -> bool:
         """Whether its rate is an upper bound, because the slower replicates ran out of time."""
-        return any(ran_out_of_time(str(row["failure"] or "")) for row in self.rows)
+        return any(ran_out_of_time(row.record.failure or "") for row in self.rows)
 
     @property
     def cold_start(self) -> bool:
         """Whether its epochs fill the page cache from a cold start, so that its rate depends on their length."""
-        return self.cell.cache == CacheState.COLD and any(fills_cache(row, self.cell) for row in self.usable)
+        return self.cell.cache == CacheState.COLD and any(fills_cache(row.record) for row in self.usable)
 
     def cold_rate(self, share: float) -> tuple[float, float | None, float | None] | None:
         """Return rate, resident share and excess until a share of the store was read from a cold start."""
-        rates = [rate for row in self.usable for rate in row["cold_rates"] or () if rate.read_frac == share]
+        rates = [rate for row in self.usable for rate in row.record.cold_rates if rate.read_frac == share]
         if not rates:
             return None
         resident = [rate.resident_frac for rate in rates if rate.resident_frac is not None]
@@ -235,42 +237,43 @@ class CellSummary:
 
         The store is compressed on the disk, or a copy of it answered that no page count shows.
         """
-        reading = [row for row in self.usable if fills_cache(row, self.cell)]
-        fewer = [self._fewer_bytes(row) or self._less_resident(row) for row in reading]
+        reading = [row.record for row in self.usable if fills_cache(row.record)]
+        fewer = [self._fewer_bytes(record) or self._less_resident(record) for record in reading]
         return 2 * sum(fewer) > len(fewer)
 
-    def _fewer_bytes(self, row: Row) -> bool:
-        read, before = row["device_read_bytes"], row["resident_frac_before"]
+    def _fewer_bytes(self, record: Record) -> bool:
+        read = record.counters.device_read_bytes
+        before = record.cache.resident_frac_before if record.cache else None
         if read is None or before is None:
             return False
         # Several passes request the same bytes again, which a cold store serves once.
-        requested = min(float(row["payload_bytes"]), float(row["store_payload_bytes"] or 0))
-        held = float(self.cell.memory_bytes or 0) or requested * float(before)
-        return float(read) < _FEWER_FRAC * (requested - held)
+        requested = min(record.payload_bytes, record.store.payload_bytes if record.store else 0)
+        held = self.cell.memory_bytes or requested * before
+        return read < _FEWER_FRAC * (requested - held)
 
-    def _less_resident(self, row: Row) -> bool:
-        if self.cell.cache != CacheState.COLD or not row["store_count"]:
+    def _less_resident(self, record: Record) -> bool:
+        store, cache = record.store, record.cache
+        if self.cell.cache != CacheState.COLD or store is None or not store.count or cache is None:
             return False
-        begun = self.cell.ranks * (1 + self.cell.workers) * self.cell.batch_size / int(row["store_count"])
-        points = row["cache_curve"] or ()
-        return any(min(p.asked_frac, 1.0) - p.resident_frac > _LESS_FRAC + begun for p in points)
+        begun = self.cell.ranks * (1 + self.cell.workers) * self.cell.batch_size / store.count
+        return any(min(p.asked_frac, 1.0) - p.resident_frac > _LESS_FRAC + begun for p in cache.curve)
 
     @functools.cached_property
     def unsteady_replicates(self) -> tuple[int, int]:
         """The replicates of a limited cell whose steady part drifts or is missing, and all of them."""
-        judged = [row for row in self._last if self._bounded(row)]
-        moving = (not (row["portion_seconds"] and steady(row["portion_drift"])) for row in judged)
-        return sum(moving), len(judged)
+        portions = [_steady_part(row) for row in self._last if self._bounded(row)]
+        return sum(not (part and steady(part.drift)) for part in portions), len(portions)
 
     @functools.cached_property
     def unsteady(self) -> bool:
         """Whether a limited cell's rate drifts in most replicates, or a drift is unknown."""
-        drifts = [row["portion_drift"] for row in self.counted if self._bounded(row)]
+        portions = [_steady_part(row) for row in self.counted if self._bounded(row)]
+        drifts = [part.drift for part in portions if part]
         if not drifts:
             return False
         if None in drifts:
             return True
-        moved = [abs(math.log(drift)) if drift > 0 else math.inf for drift in drifts]
+        moved = [abs(math.log(drift)) if drift else math.inf for drift in drifts]
         return not steady(math.exp(statistics.median(moved)))
 
     @property
@@ -278,8 +281,8 @@ class CellSummary:
         """Why its rate ranks nothing, in a few words; "" if it does."""
         if self.invalid:
             return "invalid"
-        figures = ("coverage_timed_wrong", "coverage_missing", "coverage_duplicates")
-        if any(row[name] for row in self.rows if row["status"] != "ok" for name in figures):
+        failed = (row.record.coverage for row in self.rows if row.record.failed)
+        if any(coverage and not coverage.complete for coverage in failed):
             return "wrong samples"
         if self.cold_start:
             return "cold start"
@@ -302,7 +305,7 @@ class CellSummary:
             and not self.computes_only
         )
 
-    def _figures(self, metric: str) -> list[tuple[Row, float]]:
+    def _figures(self, metric: str) -> list[tuple[Sourced, float]]:
         rows = self.usable if metric.startswith(WHOLE) else self.counted
         figures = [(row, _figure(row, metric, portion=self._bounded(row))) for row in rows]
         return [(row, value) for row, value in figures if value is not None]
@@ -326,13 +329,15 @@ class CellSummary:
         """Read calls, and page faults that waited for the device, per second of an epoch; requests at a server, None if unseen."""
         rates = []
         for row in self.counted:
-            count = row["read_calls"]
+            record = row.record
+            count = record.counters.read_calls
             if self.cell.place.remote:
-                count = row["remote_count"] or row["served_count"]
+                seen = record.requests if record.requests and record.requests.count else record.served
+                count = seen.count if seen else None
             elif count is not None:
-                count += row["major_faults"] or 0
-            if count is not None and row["epoch_s"]:
-                rates.append(count / row["epoch_s"])
+                count += record.counters.major_faults or 0
+            if count is not None and record.epoch_s:
+                rates.append(count / record.epoch_s)
         return statistics.median(rates) if rates else None
 
     def rounds_per(self, metric: str, counter: str) -> dict[Round, float]:
@@ -355,71 +360,73 @@ class CellSummary:
         return statistics.median(values) if values else 0.0
 
 
-def _figure(row: Row, metric: str, *, portion: bool) -> float | None:
+def _steady_part(row: Sourced) -> Portion | None:
+    part = row.record.portion
+    return part if part is not None and part.seconds else None
+
+
+def _figure(row: Sourced, metric: str, *, portion: bool) -> float | None:
     """Return a metric of one record: of its steady steps if `portion`, of its timed steps otherwise."""
-    if metric.startswith(WHOLE):
-        value = row[metric.removeprefix(WHOLE)]
-    elif portion and metric in _DERIVED:
-        value = _DERIVED[metric](row) if row["portion_seconds"] else None
+    part = _steady_part(row)
+    if portion and metric in _DERIVED:
+        value = _DERIVED[metric](part) if part else None
+    elif portion and metric in _PORTION:
+        value = getattr(part, _PORTION[metric]) if part else None
     else:
-        value = row[_PORTION[metric] if portion and metric in _PORTION else metric]
+        value = row[metric.removeprefix(WHOLE)]
     return None if value is None or math.isnan(value) else float(value)
 
 
-def fills_cache(row: Row, cell: Cell) -> bool:
-    """Whether the page cache fills while the epoch reads its store, from a cold start or up to a limit."""
-    return cell.cache in BOUNDED_STATES and not cell.backend.is_null and row["cache_applies_to"] != "open"
+def fills_cache(record: Record) -> bool:
+    """Whether the page cache fills while an epoch reads its store, from a cold start or up to a limit."""
+    cell, cache = record.cell, record.cache
+    by_opening = cache is not None and cache.applies_to == "open"
+    return cell.cache in BOUNDED_STATES and not cell.backend.is_null and not by_opening
 
 
-def _round_of(row: Row) -> Round:
-    return row["run_id"], row["replicate"]
-
-
-def last_epochs(rows: Iterable[Row]) -> tuple[Row, ...]:
-    """Return the row of the last epoch of each replicate."""
-    last: dict[Round, Row] = {}
+def last_epochs(rows: Iterable[Sourced]) -> tuple[Sourced, ...]:
+    """Return the last epoch of each replicate."""
+    last: dict[Round, Sourced] = {}
     for row in rows:
-        known = last.setdefault(_round_of(row), row)
-        last[_round_of(row)] = row if row["epoch"] > known["epoch"] else known
+        before = last.setdefault(row.round, row)
+        last[row.round] = row if row.record.epoch > before.record.epoch else before
     return tuple(last.values())
 
 
-def _by_round(figures: Iterable[tuple[Row, float]]) -> dict[Round, float]:
+def _by_round(figures: Iterable[tuple[Sourced, float]]) -> dict[Round, float]:
     by_round: dict[Round, list[float]] = {}
     for row, value in figures:
-        by_round.setdefault(_round_of(row), []).append(value)
+        by_round.setdefault(row.round, []).append(value)
     return {key: statistics.median(epochs) for key, epochs in by_round.items()}
 
 
-def summarise(
-    results: pd.DataFrame | Iterable[Row], findings: Mapping[str, str] | None = None
-) -> list[CellSummary]:
-    """Return one summary per cell of rows, or of the table that `load_results` returned, in the paper's order.
+def summarise(results: pd.DataFrame | Iterable[Sourced]) -> list[CellSummary]:
+    """Return one summary per cell of records, or of the table that `load_results` returned, in the paper's order.
 
-    `findings` is cell_id -> a finding that questions the cell. Raises NotComparableError if a cell was measured with different code.
+    Raises NotComparableError if a cell was measured with different code.
     """
-    grouped: dict[tuple[str, str], list[Row]] = {}
-    for row in rows_of(results) if isinstance(results, pd.DataFrame) else results:
-        grouped.setdefault((row["environment_key"], row["cell_id"]), []).append(row)
+    grouped: dict[tuple[str, str], list[Sourced]] = {}
+    for row in results[RECORD_COLUMN] if isinstance(results, pd.DataFrame) else results:
+        grouped.setdefault((row.environment_key, row.record.cell.cell_id), []).append(row)
     for rows in grouped.values():
-        measured = [row for row in rows if row["code_digest"] is not None and row["status"] != Status.FAILED]
-        codes = {row["code_digest"]: row["run_id"] for row in measured}
+        measured = [row.record for row in rows if row.record.code and not row.record.failed]
+        codes = {record.code.digest: record.run_id for record in measured if record.code}
         if len(codes) > 1:
-            (one, first), (other, second), *_ = codes.items()
+            (digest, first), (other, second), *_ = codes.items()
             raise NotComparableError(
-                f"{rows[0]['backend']}: run {first} measured other code (digest {one[:8]}) than run {second} ({other[:8]})",
+                f"{rows[0].record.cell.backend}: run {first} measured other code (digest {digest[:8]}) than run {second}"
+                f" ({other[:8]})",
                 hint="Report them one by one; 'storebench bench --against' compares two revisions.",
             )
-    invalid, places = findings or {}, _places([rows[0] for rows in grouped.values()])
+    places = _places([rows[0] for rows in grouped.values()])
     cells = [
         CellSummary(
-            cell=Cell.of_fields(**{name: rows[0][name] for name in CELL_COLUMNS}),
+            cell=rows[0].record.cell,
             environment_key=key,
             rows=tuple(rows),
-            invalid=invalid.get(cell_id, ""),
             place=places[_data_key(rows[0])],
         )
-        for (key, cell_id), rows in grouped.items()
+        for (key, _), rows in grouped.items()
     ]
     return sorted(cells, key=lambda cell: (backend_rank(cell.backend), str(cell.setting)))
 
@@ -445,11 +452,11 @@ _PLACE_WORDS = {
 """Column -> the words by which it tells samples of one name, or the places where they were read, apart."""
 
 
-def _data_key(row: Row) -> tuple[Any, ...]:
-    return (row["environment_key"], *(row[name] for name in DATASET_COLUMNS))
+def _data_key(row: Sourced) -> tuple[Any, ...]:
+    return row.environment_key, row.record.cell.data
 
 
-def _places(rows: Iterable[Row]) -> dict[tuple[Any, ...], str]:
+def _places(rows: Iterable[Sourced]) -> dict[tuple[Any, ...], str]:
     """Return for each dataset and machine the fewest words that tell it from others of the same name."""
     sources = {_data_key(row): row for row in rows}
     groups: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}

@@ -1,7 +1,4 @@
-"""Run another git revision beside the working tree, replicate by replicate: same machine, same minutes.
-
-`revisions` chooses the repository, and `side_code` determines what each side imports and how its records prove it.
-"""
+"""Run another git revision beside the working tree, replicate by replicate: same machine, same minutes."""
 
 import contextlib
 import dataclasses
@@ -13,8 +10,14 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from storebench.analysis.comparison import MIN_ROUNDS
-from storebench.check.revisions import Repository, checked_out, commit_of, find_repository
-from storebench.check.side_code import SideCode, plugin_sides, side_environment, storebench_sides
+from storebench.check.side_code import (
+    SideCode,
+    checked_out,
+    commit_of,
+    find_root,
+    side_codes,
+    side_environment,
+)
 from storebench.check.sides import label_of
 from storebench.errors import CellFailedError, OutputError, ScenarioError, from_os_error
 from storebench.record.lines import PAIRING_NAME, RECORDS_NAME, read_records
@@ -42,15 +45,13 @@ class Sides:
     contender: Path
     commit: str
     repository: Path
-    """Top folder of the repository whose revision `commit` is compared with its working tree."""
-    dropped: tuple[Cell, ...] = ()
-    """Cells that are only in the revision's scenario."""
-    added: tuple[Cell, ...] = ()
-    """Cells that are only in the working tree's."""
+    """Top folder of the checkout whose revision `commit` is compared with its working tree."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SideOptions:
+    source: Path | None = None
+    """File of the scenario, of which the baseline runs the revision's version; None runs the same on both sides."""
     only: Collection[str] = ()
     """Cell ids, backends, formats or datasets to run; empty runs all."""
     replicates: int | None = None
@@ -60,93 +61,58 @@ class SideOptions:
     drop_caches: bool = False
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Revision:
-    """The revision that the working tree is compared with: a branch, a tag or a commit."""
-
-    ref: str
-    source: Path | None = None
-    """File of the scenario, of which the baseline runs the revision's version; None runs the same on both sides."""
-    repository: Path | None = None
-    """A folder in the repository to compare; None chooses it."""
-
-
 def run_against(
-    revision: Revision,
-    scenario: Scenario,
-    out: Path,
-    stores: Path,
-    *,
-    options: SideOptions | None = None,
-    say: Say = mute,
+    ref: str, scenario: Scenario, out: Path, stores: Path, options: SideOptions, say: Say = mute
 ) -> Sides:
     """Run `scenario` with a revision, whose stores are in ``against-COMMIT``, and with the working tree, interleaved."""
-    options = options or SideOptions()
-    repo, commit = _found(revision, scenario, options)
-    sides = Sides(baseline=out / "baseline", contender=out / "contender", commit=commit, repository=repo.root)
+    root = find_root()
+    commit = commit_of(root, ref)
+    sides = Sides(baseline=out / "baseline", contender=out / "contender", commit=commit, repository=root)
     with contextlib.ExitStack() as running:
         running.enter_context(claimed(out))
         for folder in (sides.baseline, sides.contender):
             if folder.exists():
                 raise OutputError("there is already a run here", where=folder, hint="Name another --out.")
-        say(repo.against(commit))
-        worktree, scratch = running.enter_context(checked_out(repo.root, commit, say))
-        before = _revised(revision.source, scenario, repo, worktree, say)
+        say(_named(root, commit))
+        worktree, scratch = running.enter_context(checked_out(root, commit, say))
+        before = _revised(options.source, scenario, root, worktree, say)
         replicates = _replicates_of(options, before, scenario)
-        # A side that repeated a replicate by itself would not run beside the other one.
-        before, after = (
-            each.repeated(replicates).model_copy(
-                update={"repeat_disturbed": False} if each.repeat_disturbed else {}
+        codes = side_codes(root, worktree, scratch)
+        jobs = []
+        for code, folder, place, asked in (
+            (codes[0], sides.baseline, stores / f"against-{commit[:12]}", before),
+            (codes[1], sides.contender, stores, scenario),
+        ):
+            # A side that repeated a replicate by itself would not run beside the other one.
+            alone = {"repeat_disturbed": False} if asked.repeat_disturbed else {}
+            each = asked.repeated(replicates).model_copy(update=alone)
+            say(f"{folder.name}: commit {code.facts.commit or None}, digest {code.facts.digest}")
+            jobs.append(
+                _Job(
+                    code=code,
+                    scratch=scratch,
+                    folder=folder,
+                    stores=place,
+                    scenario=each,
+                    cells=_runnable(each, options, stores, say),
+                    drop_caches=options.drop_caches,
+                )
             )
-            for each in (before, scenario)
-        )
-        codes = (
-            plugin_sides(repo, worktree, scratch, say)
-            if repo.plugin
-            else storebench_sides(repo.root, worktree, scratch, say)
-        )
-        baseline = _Job(
-            code=codes[0],
-            scratch=scratch,
-            folder=sides.baseline,
-            stores=stores / f"against-{commit[:12]}",
-            scenario=before,
-            cells=_runnable(before, options, stores, say),
-            drop_caches=options.drop_caches,
-        )
-        contender = dataclasses.replace(
-            baseline,
-            code=codes[1],
-            folder=sides.contender,
-            stores=stores,
-            scenario=after,
-            cells=_runnable(after, options, stores, say),
-        )
-        jobs = (baseline, contender)
-        for job in jobs:
-            facts = job.code.facts
-            say(
-                f"{job.folder.name}: {facts.plugin or f'commit {facts.commit or None}, digest {facts.digest}'}"
-            )
-        sides = dataclasses.replace(
-            sides, dropped=_lacking(baseline, contender), added=_lacking(contender, baseline)
-        )
-        for cell in sides.dropped:
-            say(f"the scenario here lacks a cell of the revision's: {label_of(cell)}")
-        for cell in sides.added:
-            say(f"the scenario here has a new cell: {label_of(cell)}")
-        for name in ("seed", "test_limit"):
-            old, new = getattr(before, name), getattr(after, name)
-            if old != new:
-                say(f"the scenario's {name} is {new} here and {old} in the revision")
-        same = codes[0].facts.digest == codes[1].facts.digest and not repo.plugin
-        if same and before.cells() == after.cells():
+        ids = [{cell.cell_id for cell in job.cells} for job in jobs]
+        one_sided = [
+            [cell for cell in job.cells if cell.cell_id not in others]
+            for job, others in zip(jobs, reversed(ids), strict=True)
+        ]
+        for cells, why in zip(one_sided, ("lacks a cell of the revision's", "has a new cell"), strict=True):
+            for cell in cells:
+                say(f"the scenario here {why}: {label_of(cell)}")
+        if codes[0].facts.digest == codes[1].facts.digest and before.cells() == scenario.cells():
             say("both sides are the same code: nothing to measure")
-            _pair_up(sides, revision.ref, codes, same=True)
+            _pair_up(sides, ref, codes, same=True)
             return sides
         processes = [running.enter_context(_side(job)) for job in jobs]
-        _pair_up(sides, revision.ref, codes)
-        for process, cells in zip(processes, (sides.dropped, sides.added), strict=True):
+        _pair_up(sides, ref, codes)
+        for process, cells in zip(processes, one_sided, strict=True):
             for cell in cells:  # once, so that a check finds them missing and new
                 process.run(cell, 0)
         _interleave(processes, replicates, options.budget_s, say)
@@ -156,18 +122,15 @@ def run_against(
     return sides
 
 
-def compared(revision: Revision, scenario: Scenario, options: SideOptions, say: Say = mute) -> Scenario:
+def compared(ref: str, scenario: Scenario, options: SideOptions, say: Say = mute) -> Scenario:
     """Say what `run_against` compares; return the scenario with a side's rounds, more if the revision's own, unread, has more."""
-    repo, commit = _found(revision, scenario, options)
-    say(repo.against(commit))
+    root = find_root()
+    say(_named(root, commit_of(root, ref)))
     return scenario.repeated(_replicates_of(options, scenario))
 
 
-def _found(revision: Revision, scenario: Scenario, options: SideOptions) -> tuple[Repository, str]:
-    """Return the repository of a revision and its commit, or refuse the comparison before anything is checked out."""
-    formats = {cell.backend.format for cell in scenario.chosen(options.only)}
-    repo = find_repository(revision.repository, formats)
-    return repo, commit_of(repo.root, revision.ref)
+def _named(root: Path, commit: str) -> str:
+    return f"storebench in {root}: revision {commit[:12]} against the working tree"
 
 
 def _runnable(scenario: Scenario, options: SideOptions, stores: Path, say: Say) -> list[Cell]:
@@ -188,31 +151,21 @@ def _replicates_of(options: SideOptions, *scenarios: Scenario) -> int:
     return MOST_ROUNDS if options.budget_s is not None else max(each.replicates for each in scenarios)
 
 
-def _revised(source: Path | None, scenario: Scenario, repo: Repository, worktree: Path, say: Say) -> Scenario:
+def _revised(source: Path | None, scenario: Scenario, root: Path, worktree: Path, say: Say) -> Scenario:
     """Return the scenario that the baseline runs: the revision's version of the file, if there is one."""
-    if source is None:
-        return scenario
-    path = source.resolve()
-    if not path.is_relative_to(repo.root):
-        say(f"{source} is outside the repository: both sides run it unchanged")
-        return scenario
-    revised = worktree / path.relative_to(repo.root)
-    if not revised.is_file():
-        say(f"the scenario {path.relative_to(repo.root)} is new: both sides run the version here")
+    path = None if source is None else source.resolve()
+    revised = worktree / path.relative_to(root) if path and path.is_relative_to(root) else None
+    if revised is None or not revised.is_file():
+        say("the revision has no such scenario: both sides run the version here")
         return scenario
     try:
         return load_scenario(revised)
     except ScenarioError as error:
         raise ScenarioError(
             f"the revision's version of the scenario cannot be read: {error.what}",
-            where=path.relative_to(repo.root),
+            where=revised.relative_to(worktree),
             hint="Keep the keys and names that it uses, or give a scenario outside the repository.",
         ) from None
-
-
-def _lacking(job: "_Job", other: "_Job") -> tuple[Cell, ...]:
-    """Return the cells of a side that the other one lacks."""
-    return tuple(cell for cell in job.cells if cell.cell_id not in {theirs.cell_id for theirs in other.cells})
 
 
 def _interleave(processes: "Sequence[_Side]", replicates: int, budget_s: float | None, say: Say) -> None:

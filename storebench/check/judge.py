@@ -117,8 +117,6 @@ def _one_sided(first: CellData | None, second: CellData | None) -> CellResult | 
         return dataclasses.replace(blank, state=CellState.MISSING, reason=reason)
     if second.failure:
         return dataclasses.replace(blank, reason=second.failure)
-    if wrong := second.disagreement or (first.disagreement if first else ""):
-        return dataclasses.replace(blank, reason=wrong)
     if first is None:
         return dataclasses.replace(blank, state=CellState.NEW, reason="the baseline lacks it")
     if first.failure:

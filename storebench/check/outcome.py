@@ -1,4 +1,4 @@
-"""From cell verdicts to one exit code and one line."""
+"""From cell verdicts to one exit code, one line and one table."""
 
 import fnmatch
 from collections import Counter
@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from storebench import errors
+from storebench.analysis.comparison import ALPHA
+from storebench.analysis.table import Table
 from storebench.check.judge import CellResult, CellState
 from storebench.check.policy import Policy
 from storebench.units import format_duration, number_of
@@ -18,6 +20,12 @@ class Outcome:
     line: str
     """The reason for the exit code."""
     counts: dict[str, int]
+
+    @property
+    def summary(self) -> str:
+        """The line with the number of cells in each state, and the exit code."""
+        counts = ", ".join(f"{count} {state}" for state, count in self.counts.items())
+        return f"{self.line} [{counts}; exit code {self.exit_code}]"
 
 
 def outcome(
@@ -99,3 +107,29 @@ def _decide(
     parts = [f"{len(by_state[state])} {state}" for state in states if by_state[state]]
     remarks = f" ({', '.join(parts)})" if parts else ""
     return errors.EXIT_OK, f"no regression in {number_of(counted, 'cell')}{remarks}"
+
+
+def verdict_table(results: Sequence[CellResult]) -> Table:
+    """Return the cells with their verdicts, the worst first."""
+    order = list(CellState)
+    rows = []
+    for result in sorted(results, key=lambda result: (order.index(result.state), -(result.ratio or 0))):
+        interval = ""
+        if result.low is not None and result.high is not None:
+            interval = f"{result.low:.3f} to {result.high:.3f}"
+            interval += f" ({result.level:.0%})" if result.level and result.level > 1 - ALPHA else ""
+        rows.append(
+            (
+                result.label,
+                str(result.state),
+                "" if result.ratio is None else f"{result.ratio:.3f}",
+                interval,
+                "" if result.replicates == (0, 0) else f"{result.replicates[0]}/{result.replicates[1]}",
+                result.reason,
+            )
+        )
+    return Table(
+        caption="The contender's time over the baseline's: above 1 is slower",
+        head=("cell", "verdict", "time ratio", "95% interval", "n", "why"),
+        rows=tuple(rows),
+    )

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from storebench.analysis.checks.steps import differences, figures
+from storebench.analysis.checks.records import read_results
 from storebench.errors import CorruptDataError, DataNotFoundError, IntegrityError, NotComparableError
-from storebench.record.lines import PAIRING_NAME, RECORDS_NAME, read_records
+from storebench.record.lines import PAIRING_NAME
 from storebench.record.schema import CacheVerdict, Cell, Environment, Record, Status
-from storebench.record.step_files import step_columns
 from storebench.run.replicates import enough, unsound
 from storebench.settings.words import BOUNDED_STATES, ComputeKind, Fill, Share
 from storebench.system.json_text import parse_json
@@ -43,8 +42,6 @@ class CellData:
     samples: int | None
     failure: str
     """Why the cell could not be measured as asked; "" if it was."""
-    disagreement: str
-    """Where its records say something else than their step tables; "" if nowhere."""
     round_s: float
     """Seconds of one replicate, preparation and proof included; 0 if unknown."""
     left_out: frozenset[int] = frozenset()
@@ -61,28 +58,21 @@ class Side:
 
 def read_side(path: Path, *, baseline: bool) -> Side:
     """Read one side; a baseline without records is not comparable, and a contender without records is a failure."""
-    problem = "nothing was measured"
     try:
-        records = read_records(path)
-    except DataNotFoundError:
-        records = []  # a run that was killed before its first record measured nothing
-        if not path.exists():
-            problem = "no such file or folder"
-        elif path.is_dir() and not (path / RECORDS_NAME).is_file():
-            problem = "there are no records in this folder"
-    if not records and baseline:
-        hint = "Name a folder that 'storebench bench' wrote."
-        raise NotComparableError(f"no baseline: {problem}", where=path, hint=hint)
-    if not records:
+        records = [record for record, _ in read_results(path).records]
+    except DataNotFoundError as error:
+        if baseline:
+            hint = "Name a folder that 'storebench bench' wrote."
+            raise NotComparableError(f"no baseline: {error.what}", where=path, hint=hint) from None
         hint = "Find out why the run before this check wrote no figures."
-        raise IntegrityError(problem, where=path, hint=hint)
+        raise IntegrityError(f"nothing was measured: {error.what}", where=path, hint=hint) from None
     grouped: dict[str, list[Record]] = {}
     for record in records:
         grouped.setdefault(record.cell.cell_id, []).append(record)
     about = read_pairing(path)
-    digest, run = about.get("code", {}).get("digest", ""), path if path.is_dir() else path.parent
+    digest = about.get("code", {}).get("digest", "")
     return Side(
-        cells={cell_id: _cell(own, digest, run) for cell_id, own in grouped.items()},
+        cells={cell_id: _cell(of_cell, digest) for cell_id, of_cell in grouped.items()},
         pairing=str(about.get("pairing", "")),
     )
 
@@ -128,7 +118,7 @@ def label_of(cell: Cell) -> str:
     return "/".join([*parts, *([apart] if cell.trainers > 1 else [])])
 
 
-def _cell(records: list[Record], code: str, run: Path) -> CellData:
+def _cell(records: list[Record], code: str) -> CellData:
     cell = records[0].cell
     numbers = {record.replicate for record in records}
     left_out = {record.replicate: reason for record in records if (reason := unsound([record]))}
@@ -159,7 +149,6 @@ def _cell(records: list[Record], code: str, run: Path) -> CellData:
         or ("" if has_rate else next(iter(left_out.values())))
         or _code_failure(usable, code)
         or next(filter(None, map(_unproven, usable)), ""),
-        disagreement=next(filter(None, (_disagreement(record, run) for record in usable)), ""),
         left_out=frozenset(left_out),
         round_s=statistics.fmean(walls) if walls else 0.0,
     )
@@ -201,19 +190,6 @@ def _counters(record: Record) -> dict[str, float]:
     return {name: value for name, value in counters.items() if value is not None}
 
 
-def _disagreement(record: Record, run: Path) -> str:
-    """Return where a record says something else than its step table, or ""; the code that ran is not asked."""
-    if record.steps_file is None:
-        return "a record names no step table" if record.steps else ""
-    try:
-        right = figures(record, step_columns(run, record.steps_file))
-    except (CorruptDataError, KeyError, ValueError, IndexError) as error:
-        return f"its step table {record.steps_file} cannot be read: {error}"
-    for name, recorded, own in differences(record, right):
-        return f"{name} is {recorded} in a record of replicate {record.replicate}, but its steps give {own}"
-    return ""
-
-
 def _code_failure(records: Sequence[Record], wanted: str) -> str:
     """Return why records were not made by one code, or by that of their side; "" if they were."""
     digests = {record.code.digest for record in records if record.code}
@@ -225,12 +201,8 @@ def _code_failure(records: Sequence[Record], wanted: str) -> str:
 
 
 def _unproven(record: Record) -> str:
-    """Return why an epoch was not shown to have its cache state, or to have served the dataset's samples; "" if it was."""
-    cache, coverage = record.cache, record.coverage
-    if record.cell.cache in BOUNDED_STATES and (cache is None or cache.verdict is not CacheVerdict.VERIFIED):
-        why = cache.reason if cache else "it was not checked"
-        return f"the cache was not verified to be {record.cell.cache}: {why}"
-    checked = coverage is not None and coverage.timed_checked
-    if record.code is not None and not record.cell.backend.is_null and not checked:
-        return "no sample of its timed batches was compared with the dataset"
-    return ""
+    """Return why an epoch was not shown to have its cache state; "" if it was."""
+    cache = record.cache
+    if record.cell.cache not in BOUNDED_STATES or (cache and cache.verdict is CacheVerdict.VERIFIED):
+        return ""
+    return f"the cache was not verified to be {record.cell.cache}: {cache.reason if cache else 'not checked'}"

@@ -64,13 +64,6 @@ def bench(
         str | None,
         typer.Option(metavar="REF", help="Interleave with this git revision, replicate by replicate."),
     ] = None,
-    repository: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="PATH",
-            help="For --against: a checkout of storebench or of a plugin. [default: the current folder's]",
-        ),
-    ] = None,
     budget: Annotated[
         str | None,
         typer.Option(
@@ -159,7 +152,6 @@ def bench(
         is_side = against is not None
         refusals = {
             "--retry-failed needs --resume": retry_failed and not resume,
-            "--repository needs --against": repository and not is_side,
             "--nodes is not for --against": is_side and node_words,
             "--timeout is not for --against": is_side and timeout,
             "a comparison with a revision cannot be resumed": is_side and resume,
@@ -176,18 +168,21 @@ def bench(
                     hint="Let ranks be a multiple of the number of nodes.",
                 )
         if against is not None:
-            from storebench.check.against import Revision, SideOptions, compared, run_against
+            from storebench.check.against import SideOptions, compared, run_against
 
             options = SideOptions(
-                only=only or [], replicates=replicates, budget_s=budget_s, drop_caches=drop_caches
+                source=path,
+                only=only or [],
+                replicates=replicates,
+                budget_s=budget_s,
+                drop_caches=drop_caches,
             )
-            revision = Revision(ref=against, source=path, repository=repository)
             if dry_run:
-                planned = compared(revision, loaded, options, say).model_copy(update={"budget": budget})
+                planned = compared(against, loaded, options, say).model_copy(update={"budget": budget})
                 print_plan(planned, cells, place, sides=2, as_json=as_json)
                 return
             require_devices(cells)
-            sides = run_against(revision, loaded, folder, place, options=options, say=say)
+            sides = run_against(against, loaded, folder, place, options, say)
             put(str(sides.baseline), str(sides.contender))
             say(
                 f"'storebench check {sides.baseline} {sides.contender}' judges {sides.commit[:12]} of "
@@ -217,14 +212,14 @@ def bench(
             limits |= {} if budget is None else {"budget": budget}
             limited = dataclasses.replace(run, scenario=run.scenario.model_copy(update=limits))
             with reported_after_interrupt(folder, report):
-                records = executed(
+                results = executed(
                     limited, place, address, drop_caches=drop_caches, retry_failed=retry_failed
                 )
         again = resume_command(folder, retry_failed=True)
-        late = any(ran_out_of_time(record.failure or "") for record in records)
+        late = any(ran_out_of_time(record.failure or "") for record, _ in results.records)
         more = "; --timeout SECONDS gives them more time" if late else ""
         hint = f"Once fixed, '{again}' runs the failed ones again{more}."
-        finish(folder, records, as_json=as_json, report=report, hint=hint)
+        finish(folder, results, as_json=as_json, report=report, hint=hint)
 
 
 def _chosen(scenario: "Scenario", only: list[str]) -> list["Cell"]:

@@ -248,7 +248,7 @@ _UNPARSABLE: type[Any] = typer.BadParameter.__mro__[1]
 
 _GROUPS = {
     "What is measured": "dataset listed split size limit image_size skip_unreadable synthetic replicates only against"
-    " repository budget",
+    " budget",
     "How it is loaded": "loader workers batch_size model compute device seed epochs max_steps threads",
     "Page cache and place": "cache memory readahead drop_caches tier place",
     "Jobs of several ranks": "ranks global_batch_size pad sync share store_fill store_memory trainers trainer_data"

@@ -1,7 +1,6 @@
 """The verb `plan`: what each store delivers on a machine that it was not measured on."""
 
 import dataclasses
-import itertools
 import re
 from functools import partial
 from pathlib import Path
@@ -85,17 +84,12 @@ def plan(
         counted = re.fullmatch(r"(.+):([1-9][0-9]*)", accelerator)
         name, count = (counted[1], int(counted[2])) if counted else (accelerator, 1)
         profile = find_accelerator(f"{name}:{model}" if model else name)
-        from storebench.analysis.checks.records import cells_of, validated
+        from storebench.analysis.checks.records import read_results
         from storebench.analysis.plan.plan import plan as planned
         from storebench.analysis.plan.words import errors, facts, load, sentence, table
 
-        records, findings = validated(runs, allow_invalid=allow_invalid)
         made = planned(
-            [
-                cell
-                for _, run in itertools.groupby(records, lambda r: r[1])
-                for cell in cells_of(list(run), findings)
-            ],
+            read_results(runs, allow_invalid=allow_invalid).cells_by_run,
             dataset,
             accelerator=profile,
             count=count,

@@ -1,7 +1,6 @@
 """Verbs of results: report, export, trace, check and validate."""
 
 import dataclasses
-import enum
 import io
 import itertools
 import json
@@ -17,15 +16,14 @@ import typer
 from storebench import errors
 from storebench.cli.common import exit_codes, put, put_json, say, write_out, writes_into
 from storebench.cli.options import JsonOption, ResultsArgument, accelerator_option
-from storebench.errors import UsageError
+from storebench.plain_text import markdown as escaped
 from storebench.plain_text import plain
 from storebench.units import number_of
 
 if TYPE_CHECKING:
     from storebench.accelerators import Accelerator
+    from storebench.analysis.checks.records import Results
     from storebench.analysis.table import Table
-    from storebench.check.judge import CellResult
-    from storebench.check.outcome import Outcome
     from storebench.report.build import Report
     from storebench.report.content import Content
 
@@ -109,19 +107,18 @@ def put_content(content: "Content", stores: Path | None = None) -> None:
 
 
 def print_summary(
-    run: Path, named: Sequence["Accelerator"] = (), stores: Path | None = None, report: Path | None = None
+    results: "Results",
+    named: Sequence["Accelerator"] = (),
+    stores: Path | None = None,
+    report: Path | None = None,
 ) -> None:
     """Print the answer of a run; with a folder for it, write its report as well."""
-    from storebench.record.lines import RECORDS_NAME
-    from storebench.report.build import summarise_results, write_report
+    from storebench.report.build import write_content
+    from storebench.report.content import content_of
 
-    records = run / RECORDS_NAME  # not the folder, which may hold other runs
-    if report is None:
-        content = summarise_results(records, named)
-    else:
-        written = write_report(records, report, allow_invalid=True, accelerators=named)
-        content = written.content
-        say(f"page: {written.files[0]}")
+    content = content_of(results, named)
+    if report is not None:
+        say(f"page: {write_content(content, report)[0]}")
     put_content(content, stores)
     told = content.answer
     if told.base is None or told.base.whole is None:
@@ -130,18 +127,16 @@ def print_summary(
             put(*table.notes)
     if short := [int(cell.fact("store_count") or 0) for cell in content.cells if cell.whole_only]:
         say(f"too few steps in the requested state for a rate; use --size {2 * max(short)}")
-    if content.findings:
-        findings = number_of(len(content.findings), "finding")
-        say(f"attention: {findings}; 'storebench validate {run}' lists them")
 
 
 def so_far(run: Path) -> tuple[str, str]:
     """Return the answer of an unfinished run, and its stores by settings as text."""
+    from storebench.analysis.checks.records import read_results
     from storebench.record.lines import RECORDS_NAME
-    from storebench.report.build import summarise_results
+    from storebench.report.content import content_of
     from storebench.report.text import text
 
-    content = summarise_results(run / RECORDS_NAME)
+    content = content_of(read_results(run / RECORDS_NAME, allow_invalid=True))
     overview = content.overview
     return content.answer.sentence, text(overview, shutil.get_terminal_size().columns) if overview else ""
 
@@ -197,10 +192,11 @@ def export(
     with exit_codes():
         from pandas.api.types import is_numeric_dtype
 
+        from storebench.analysis.frame import RECORD_COLUMN
         from storebench.analysis.runs import load_results
         from storebench.system.whole_files import write_whole
 
-        table = load_results(results)
+        table = load_results(results).drop(columns=RECORD_COLUMN)
         texts = table.columns[[not is_numeric_dtype(table[name]) for name in table.columns]]
 
         def text(value: Any) -> str:
@@ -245,11 +241,11 @@ def trace(
     side. Beside the spans of each step it holds the payload, the bytes that the device delivered, read calls and faults.
     """
     with exit_codes():
-        from storebench.record.lines import read_records
+        from storebench.analysis.checks.records import read_results
         from storebench.report.trace import choose_record, trace_events
         from storebench.system.whole_files import write_whole
 
-        records = read_records(run)
+        records = [record for record, _ in read_results(run).records]
         names: list[str | None] = list(dict.fromkeys(cell)) if cell else [None]
         chosen = [choose_record(records, name, replicate=replicate, epoch=epoch) for name in names]
         pids = itertools.accumulate((record.cell.ranks for record in chosen), initial=1)
@@ -267,13 +263,6 @@ def trace(
             say(f"this is one of {cells} cells; --cell chooses another, and may be repeated")
 
 
-class OutputFormat(enum.StrEnum):
-    TEXT = "text"
-    MARKDOWN = "markdown"
-    GITHUB = "github"
-    JSON = "json"
-
-
 def check(
     baseline: Annotated[
         Path, typer.Argument(help="A run's folder, such as the baseline of 'bench --against'.")
@@ -287,13 +276,11 @@ def check(
         list[str] | None,
         typer.Option(help="Label, id or pattern of cells that the contender may lack; may be repeated."),
     ] = None,
-    output: Annotated[
-        list[OutputFormat] | None,
-        typer.Option("--format", help="Output format; may be repeated, with one --out each. [default: text]"),
+    markdown: Annotated[
+        Path | None,
+        typer.Option("--markdown", help="Also write the verdicts as Markdown, for a pull request."),
     ] = None,
-    out: Annotated[
-        list[Path] | None, typer.Option(help="File for the --format in the same position. [default: -]")
-    ] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Compare two runs cell by cell.
 
@@ -304,9 +291,10 @@ def check(
     """
     with exit_codes():
         from storebench.check.judge import judge
-        from storebench.check.outcome import check_names, outcome
+        from storebench.check.outcome import check_names, outcome, verdict_table
         from storebench.check.policy import Policy, load_policy
         from storebench.check.sides import read_side, same_code
+        from storebench.system.whole_files import write_whole
 
         rules = load_policy(policy) if policy else Policy()
         if same_code(baseline, contender):
@@ -318,29 +306,17 @@ def check(
         results = judge(before, after, rules)
         check_names(allow_missing or [], results)
         decided = outcome(results, rules, strict=strict, allow_missing=allow_missing or [])
-        if not _write(results, decided, output or [OutputFormat.TEXT], out or []):
-            say(f"storebench check: {decided.line}")
-        raise typer.Exit(decided.exit_code)
-
-
-def _write(
-    results: "list[CellResult]", decided: "Outcome", formats: list[OutputFormat], files: list[Path]
-) -> bool:
-    """Write the results in each format; return whether one was printed that ends with the outcome's line."""
-    from storebench.check.render import RENDERERS
-    from storebench.system.whole_files import write_whole
-
-    if len(files) > len(formats):
-        raise UsageError("more --out than --format", hint="Give one --format for each --out.")
-    printed = False
-    for name, path in zip(formats, [*files, *[Path("-")] * len(formats)], strict=False):
-        text = RENDERERS[name.value](results, decided)
-        if str(path) == "-":
-            write_out(text)
-            printed = printed or name is not OutputFormat.JSON
+        verdicts = verdict_table(results)
+        if markdown is not None:
+            lines = ("### storebench check", f"**{escaped(decided.summary)}**", verdicts.to_markdown())
+            write_whole(markdown, "\n\n".join(lines))
+        if as_json:
+            cells = [dataclasses.asdict(result) for result in results]
+            put_json({"outcome": dataclasses.asdict(decided), "cells": cells})
         else:
-            write_whole(path, text)
-    return printed
+            write_out(drawn(verdicts))
+            put("", decided.summary)
+        raise typer.Exit(decided.exit_code)
 
 
 def validate(results: ResultsArgument, as_json: JsonOption = False) -> None:
@@ -350,32 +326,27 @@ def validate(results: ResultsArgument, as_json: JsonOption = False) -> None:
     fails. Replicates that failed have no figures to check; their number is printed.
     """
     with exit_codes():
-        from storebench.analysis.checks.records import cells_of, nothing_to_read, read_all, validate_records
+        from storebench.analysis.checks.records import examine
         from storebench.analysis.labels import not_held
-        from storebench.record.schema import Status
         from storebench.run.about import incomplete
 
-        records, unreadable = read_all(results)
-        if not records and not unreadable:
-            raise nothing_to_read(results)
-        findings = [*unreadable, *validate_records(records)]
-        failed = [record for record, _ in records if record.status is not Status.OK]
+        examined = examine(results)
+        failed = [record for record, _ in examined.records if record.failed]
         if as_json:
-            put_json([dataclasses.asdict(finding) for finding in findings])
+            put_json([dataclasses.asdict(finding) for finding in examined.findings])
         else:
-            put(*map(str, findings))
-        lines = not_held(measured := cells_of(records))
-        if wrong := [finding for finding in findings if not finding.of_replicate]:
-            lines.append(
-                f"{number_of(len(wrong), 'finding')} in {number_of(len({f.cell_id for f in wrong}), 'cell')}"
-            )
-        if wrong or any(cell.too_few and not cell.failure for cell in measured):
+            put(*map(str, examined.findings))
+        lines = not_held(examined.cells)
+        if wrong := examined.wrong:
+            cells = number_of(len({finding.cell_id for finding in wrong}), "cell")
+            lines.append(f"{number_of(len(wrong), 'finding')} in {cells}")
+        if wrong or any(cell.too_few and not cell.failure for cell in examined.cells):
             raise errors.IntegrityError(
                 "; ".join(lines), hint="Do not use these figures; run the cells again."
             )
         for line in lines or ["no findings"]:
             say(line)
-        for line in incomplete(records):
+        for line in incomplete(examined.records):
             say(line)
         if failed:
             backends = ", ".join(

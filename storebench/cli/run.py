@@ -50,8 +50,9 @@ from storebench.settings.words import ComputeKind
 from storebench.units import number_of
 
 if TYPE_CHECKING:
+    from storebench.analysis.checks.records import Results
     from storebench.ranks.nodes import NodeAddress
-    from storebench.record.schema import Cell, Record
+    from storebench.record.schema import Cell
     from storebench.run.first_run.choice import FirstRun
     from storebench.run.folder import Run
     from storebench.run.scenario import Scenario
@@ -158,9 +159,9 @@ def run(
             _refuse_beside_resume(given, out)
             with continued(folder, place) as run:
                 require_devices(run.cells)
-                records = executed(run, place, drop_caches=drop_caches)
+                results = executed(run, place, drop_caches=drop_caches)
             kept = None if place == stores_dir() else place
-            finish(folder, records, as_json=as_json, stores=kept, named=named)
+            finish(folder, results, as_json=as_json, stores=kept, named=named)
             return
         refuse_places(backends or ())
         samples = {
@@ -206,8 +207,8 @@ def run(
         require_devices(cells)
         words = ["run", *["--drop-caches"] * drop_caches]
         with begun(scenario, cells, folder, place, words, first) as run:
-            records = executed(run, place, drop_caches=drop_caches)
-        finish(folder, records, as_json=as_json, stores=stores, named=named)
+            results = executed(run, place, drop_caches=drop_caches)
+        finish(folder, results, as_json=as_json, stores=stores, named=named)
 
 
 def _refuse_beside_resume(given: set[str], out: Path | None) -> None:
@@ -271,9 +272,10 @@ def executed(
     *,
     drop_caches: bool,
     retry_failed: bool = False,
-) -> list["Record"]:
-    """Execute a run, perhaps as the first of several nodes, and return all of its records."""
-    from storebench.record.lines import read_records
+) -> "Results":
+    """Execute a run, perhaps as the first of several nodes, and return all of its records with their findings."""
+    from storebench.analysis.checks.records import read_results
+    from storebench.record.lines import RECORDS_NAME
     from storebench.run.execute import execute
     from storebench.run.leader import leading
     from storebench.run.resources import sweep
@@ -286,7 +288,7 @@ def executed(
         execute(
             run, stores, drop_caches=drop_caches, retry_failed=retry_failed, watcher=watcher, leader=leader
         )
-    return read_records(run.folder)
+    return read_results(run.folder / RECORDS_NAME, allow_invalid=True)  # the folder may hold other runs
 
 
 @contextlib.contextmanager
@@ -307,19 +309,20 @@ def continued_by(folder: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def reported_after_interrupt(folder: Path, report: Path | None) -> Iterator[None]:
     """Report on the rounds that are done if a run is interrupted."""
+    from storebench.analysis.checks.records import read_results
     from storebench.record.lines import RECORDS_NAME
 
     try:
         yield
     except KeyboardInterrupt:
         if report is not None and (folder / RECORDS_NAME).is_file():
-            print_summary(folder, report=report)
+            print_summary(read_results(folder / RECORDS_NAME, allow_invalid=True), report=report)
         raise
 
 
 def finish(
     folder: Path,
-    records: list["Record"],
+    results: "Results",
     *,
     as_json: bool,
     stores: Path | None = None,
@@ -330,25 +333,30 @@ def finish(
     """Print what a finished run says, and end with the exit code of its records."""
     from storebench.run.replicates import failures, unsound
 
+    records = [record for record, _ in results.records]
     if as_json:
         from storebench.record.lines import record_to_dict
 
         put_json([record_to_dict(record) for record in records])
-    elif records:
-        print_summary(folder, named, stores, report)
+    else:
+        print_summary(results, named, stores, report)
     draws = (
         f"; 'storebench report {shlex.quote(str(folder))} --out report' draws them" if report is None else ""
     )
     say(f"{folder}: {number_of(len(records), 'record')}{draws}")
     failed = failures(records)
-    if not records:
-        raise errors.IntegrityError("nothing was measured", hint="Name at least one backend.")
     if failed:
         raise errors.CellFailedError(
             f"{len(failed)} of {number_of(len(records), 'record')} failed; "
             f"the first: {failed[0].failure or unsound(failed[:1])}",
             where=failed[0].cell.backend.name,
             hint=hint,
+        )
+    if results.wrong:
+        raise errors.IntegrityError(
+            f"{number_of(len(results.wrong), 'finding')}, the first: {results.wrong[0]}",
+            where=folder,
+            hint="Do not use these figures: 'storebench validate' lists all findings.",
         )
 
 

@@ -3,12 +3,11 @@
 How records are written and read is in `storebench.record.lines`.
 """
 
-import dataclasses
 import enum
 import functools
 import hashlib
-import itertools
 import json
+import operator
 import typing
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,18 +39,12 @@ BACKEND_FIELDS = {
 }
 """Field of a record -> attribute of `Cell.backend`."""
 
-CELL_FIELDS = (*DATA_FIELDS, *BACKEND_FIELDS, *(row.name for row in SETTINGS))
-"""The fields that a record has of its cell, in order."""
-
-_ADDED: dict[str, Any] = {
-    **{
-        row.name: row.default for row in itertools.dropwhile(lambda row: row.name != "memory_bytes", SETTINGS)
-    },
-    "image_size": None,
-    "skip_unreadable": False,
-    "codec_options": (),
+CELL_FIELDS = {
+    **{name: f"data.{part}" for name, part in DATA_FIELDS.items()},
+    **{name: f"backend.{part}" for name, part in BACKEND_FIELDS.items()},
+    **{row.name: row.name for row in SETTINGS},
 }
-"""Field that older records lack -> the value that means the same."""
+"""Field that a record has of its cell -> attribute of `Cell`, in order."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,25 +57,19 @@ class Cell(LoopSettings):
     @classmethod
     def of_fields(cls, **fields: Any) -> "Cell":
         """Return the cell that a record's fields describe; fields with a default may be left out."""
-        data = {part: fields.pop(name) for name, part in DATA_FIELDS.items() if name in fields}
-        backend = {part: fields.pop(name) for name, part in BACKEND_FIELDS.items() if name in fields}
-        return cls(data=DatasetSpec(**data), backend=Backend(**backend), **fields)
+        parts = _nested(fields)
+        data, backend = DatasetSpec(**parts.pop("data")), Backend(**parts.pop("backend"))
+        return cls(data=data, backend=backend, **parts)
 
     def fields(self) -> dict[str, Any]:
         """Return the cell as a record has it: flat fields of plain values, in the order of `CELL_FIELDS`."""
-        data = {name: getattr(self.data, own) for name, own in DATA_FIELDS.items()}
-        backend = {name: getattr(self.backend, own) for name, own in BACKEND_FIELDS.items()}
-        settings = {row.name: getattr(self, row.name) for row in SETTINGS}
-        values = (data | backend | settings).items()
-        return {name: str(value) if isinstance(value, str) else value for name, value in values}
+        values = {name: operator.attrgetter(path)(self) for name, path in CELL_FIELDS.items()}
+        return {name: str(value) if isinstance(value, str) else value for name, value in values.items()}
 
     @functools.cached_property
     def cell_id(self) -> str:
         """Twelve hexadecimal digits that identify this cell."""
-        # Settings that were added later count only where they are set, so that older cells keep their ids.
-        known = self.fields().items()
-        counted = {name: value for name, value in known if name not in _ADDED or value != _ADDED[name]}
-        text = json.dumps(counted, sort_keys=True)
+        text = json.dumps(self.fields(), sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
     @functools.cached_property
@@ -92,36 +79,31 @@ class Cell(LoopSettings):
         return json.dumps({name: value for name, value in self.fields().items() if name not in left_out})
 
     @classmethod
-    def __get_pydantic_core_schema__(cls, _source: Any, handler: Any) -> Any:
-        """Return the schema of a record's flat fields, from which a cell is made."""
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        """Return the schema of a cell that is made of a record's flat fields."""
         from pydantic_core import core_schema
 
-        fields = {
-            name: core_schema.typed_dict_field(handler.generate_schema(kind), required=name in _REQUIRED)
-            for name, kind in CELL_TYPES.items()
-        }
-        return core_schema.no_info_after_validator_function(
-            lambda given: cls.of_fields(**given), core_schema.typed_dict_schema(fields)
-        )
+        return core_schema.no_info_before_validator_function(_nested, handler(source))
 
 
-_PARTS = (
-    (DatasetSpec, DATA_FIELDS),
-    (Backend, BACKEND_FIELDS),
-    (LoopSettings, {r.name: r.name for r in SETTINGS}),
-)
+def _nested(fields: Any) -> Any:
+    """Return the flat fields of a cell by part; anything else is returned for validation to refuse."""
+    if not isinstance(fields, dict):
+        return fields
+    parts: dict[str, Any] = {"data": {}, "backend": {}}
+    for name, value in fields.items():
+        part, _, attribute = CELL_FIELDS.get(str(name), str(name)).rpartition(".")
+        (parts[part] if part else parts)[attribute] = value
+    return parts
 
-CELL_TYPES: dict[str, Any] = {
-    name: typing.get_type_hints(kind)[part] for kind, names in _PARTS for name, part in names.items()
-}
-"""Field that a record has of its cell -> its type."""
 
-_REQUIRED = {
-    name
-    for kind, names in _PARTS
-    for name, part in names.items()
-    if kind.__dataclass_fields__[part].default is dataclasses.MISSING
-}
+def cell_types() -> dict[str, Any]:
+    """Return the type of each field that a record has of its cell."""
+    hints = {"": LoopSettings, "data": DatasetSpec, "backend": Backend}
+    types: dict[str, dict[str, Any]] = {part: typing.get_type_hints(kind) for part, kind in hints.items()}
+    return {
+        name: types[path.rpartition(".")[0]][path.rpartition(".")[2]] for name, path in CELL_FIELDS.items()
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -793,7 +775,6 @@ class Record:
     place: PlaceFacts | None = None  # The place that the cell names; null for the folder of the stores.
 
     def __post_init__(self) -> None:
-        # Older records have rates of 0 there.
         for name in _RATES if self.failed else ():
             object.__setattr__(self, name, None)
 

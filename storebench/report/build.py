@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storebench.accelerators import Accelerator
-from storebench.analysis.checks.records import read_all, validate_records, validated
-from storebench.analysis.runs import RunFolders
+from storebench.analysis.checks.records import RunFolders, read_results
 from storebench.analysis.table import Table
 from storebench.errors import from_os_error
 from storebench.report.content import Content, content_of
@@ -33,25 +32,21 @@ def write_report(
     request_price: float | None = None,
     plots: bool = False,
 ) -> Report:
-    """Write the report of `results` into the folder `out`: all of its files, or none.
+    """Write the report of `results` into the folder `out`."""
+    content = content_of(read_results(results, allow_invalid=allow_invalid), accelerators, request_price)
+    return Report(content=content, files=write_content(content, out, plots=plots))
 
-    With `plots`, each plot of the page is an SVG and a PNG file as well. Where one cannot be written, a report that was there stays as it was. Other files in `out` always do. Raises
-    DataNotFoundError without whole records, IntegrityError if the results do not validate and `allow_invalid` is not
-    set, DiskFullError or OutputError if a file cannot be written.
+
+def write_content(content: Content, out: Path, *, plots: bool = False) -> tuple[Path, ...]:
+    """Write all files of a report, or none: a report that was there then stays as it was, as other files always do.
+
+    With `plots`, each plot of the page is an SVG and a PNG file as well.
     """
-    records, findings = validated(results, allow_invalid=allow_invalid)
-    content = content_of(records, findings, accelerators, request_price)
     made = dict(_made(content, plots=plots))
     try:
-        return Report(content=content, files=tuple(write_all(out, made)))
+        return tuple(write_all(out, made))
     except OSError as error:
         raise from_os_error(error, error.filename or out) from error
-
-
-def summarise_results(results: RunFolders, accelerators: Sequence[Accelerator] = ()) -> Content:
-    """Return what a report on `results` says, without plots; cells that do not validate are marked."""
-    records, findings = read_all(results)
-    return content_of(records, [*findings, *validate_records(records)], accelerators)
 
 
 def _made(content: Content, *, plots: bool) -> Iterator[tuple[str, str | bytes]]:

@@ -12,7 +12,7 @@ from storebench.accelerators import Accelerator
 from storebench.analysis.answer import Answer, answer, disturbed
 from storebench.analysis.bottleneck import Bottleneck, bottlenecks
 from storebench.analysis.checks.findings import Finding
-from storebench.analysis.checks.records import Sourced, cells_of
+from storebench.analysis.checks.records import Pair, Results
 from storebench.analysis.codecs import FEWEST, Coded, coded
 from storebench.analysis.comparison import MIN_ROUNDS
 from storebench.analysis.labels import (
@@ -26,7 +26,7 @@ from storebench.analysis.labels import (
 from storebench.analysis.ladder import ladders
 from storebench.analysis.panels import Panel, ordered, panels
 from storebench.analysis.roofline import Roofline, point_keys, rooflines
-from storebench.analysis.runs import load_steps
+from storebench.analysis.runs import steps_of
 from storebench.analysis.summary import CellSummary, varying_fields
 from storebench.analysis.table import Table
 from storebench.record.schema import Environment
@@ -129,16 +129,10 @@ class Content:
 
 
 def content_of(
-    records: Sequence[Sourced],
-    findings: Sequence[Finding] = (),
-    accelerators: Sequence[Accelerator] = (),
-    request_price: float | None = None,
+    results: Results, accelerators: Sequence[Accelerator] = (), request_price: float | None = None
 ) -> Content:
-    """Return the content of a report of some records; the first finding that questions a cell marks it as invalid.
-
-    `request_price` is the price of a million requests to a server.
-    """
-    cells = cells_of(records, findings)
+    """Return the content of a report; `request_price` is the price of a million requests to a server."""
+    cells, records = results.cells, results.records
     machines = {r.environment.key: r.environment for r, _ in records if r.environment is not None}
     sound = [cell for cell in cells if not cell.invalid] or cells
     roofs, limits = rooflines(sound), bottlenecks(sound)
@@ -177,7 +171,7 @@ def content_of(
         cells=tuple(cells),
         roofs=tuple(roofs),
         limits=limits,
-        findings=tuple(findings),
+        findings=results.findings,
         incomplete=tuple(incomplete(records)),
         caveats=(
             *filter(None, (disturbed(cells)[1],)),
@@ -194,7 +188,7 @@ def content_of(
     )
 
 
-def _cut_short(records: Sequence[Sourced], listed: Sequence[Panel]) -> list[str]:
+def _cut_short(records: Sequence[Pair], listed: Sequence[Panel]) -> list[str]:
     """Return a sentence on the panels of which a budget ended cells before they could be decided."""
     budgets = cut_short(records)
     titles: dict[str, list[str]] = {}
@@ -301,9 +295,7 @@ def _plots(
     if any(job.cell.ranks > 1 for job in jobs):
         yield _plot("rank-steps", step_time.RANKS, step_time.plot_rank_steps, jobs)
     chosen = [
-        cell
-        for cell in (listed[0].measured if listed else ())
-        if cell.usable and cell.usable[0]["steps_path"]
+        cell for cell in (listed[0].measured if listed else ()) if cell.usable and cell.usable[0].steps_path
     ][:MOST_LINES]
     if chosen and leads:
         yield from _step_plots(chosen)
@@ -312,7 +304,7 @@ def _plots(
 def _step_plots(chosen: Sequence[CellSummary]) -> Iterator[Plot]:
     @functools.cache
     def steps() -> pd.DataFrame:
-        return load_steps(pd.DataFrame([dict(cell.usable[0]) for cell in chosen]))
+        return steps_of(cell.usable[0] for cell in chosen)
 
     for name, question, plot in (
         ("wait-over-epoch", waits.OVER_EPOCH, waits.plot_wait_over_epoch),

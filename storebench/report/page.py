@@ -14,6 +14,7 @@ from storebench.analysis.labels import backend_label, number, size
 from storebench.analysis.summary import backend_rank
 from storebench.plain_text import markdown as escaped_markdown
 from storebench.plain_text import plain
+from storebench.record.schema import CacheVerdict
 from storebench.report.content import Content
 from storebench.report.explorer import explored
 from storebench.report.plots.style import colour_of
@@ -85,24 +86,22 @@ def _bars(content: Content) -> dict[str, Any]:
 
 def _evidence(content: Content) -> list[tuple[str, str]]:
     """Return each check of the records with its result."""
-    rows = [row for cell in content.cells for row in cell.usable]
-    served = [row for cell in content.cells for row in cell.rows]  # failed ones, too
-
-    def total(*names: str) -> int:
-        return sum(int(row[name] or 0) for row in served for name in names)
-
-    states = [row for row in rows if row["cache_requested"] != CacheState.ANY]
-    verified = sum(row["cache_verdict"] == "verified" for row in states)
+    records = [row.record for cell in content.cells for row in cell.usable]
+    # Those of failed records, too.
+    seen = [row.record.coverage for cell in content.cells for row in cell.rows if row.record.coverage]
+    states = [r.cache for r in records if r.cache and r.cache.requested != CacheState.ANY]
+    verified = sum(cache.verdict is CacheVerdict.VERIFIED for cache in states)
     moving, of = (sum(counts) for counts in zip(*(c.unsteady_replicates for c in content.cells), strict=True))
-    rounds = len({(row["run_id"], row["replicate"]) for row in rows})
-    compared = f"{total('coverage_timed_checked'):,} compared, {total('coverage_timed_wrong')} wrong"
+    rounds = len({(record.run_id, record.replicate) for record in records})
+    compared = f"{sum(c.timed_checked for c in seen):,} compared, {sum(c.timed_wrong for c in seen)} wrong"
+    once = f"{sum(c.missing for c in seen)} missing, {sum(c.duplicates for c in seen)} twice"
     return [
-        ("Records hold what validation expects", f"{len(content.findings)} findings in {len(rows)} records"),
-        ("Samples of timed batches equal the store's digests", compared),
         (
-            "An epoch serves each sample once",
-            f"{total('coverage_missing')} missing, {total('coverage_duplicates')} twice",
+            "Records hold what validation expects",
+            f"{len(content.findings)} findings in {len(records)} records",
         ),
+        ("Samples of timed batches equal the store's digests", compared),
+        ("An epoch serves each sample once", once),
         ("The cache was in the requested state", f"{verified} of {len(states)} records"),
         ("Rates larger than memory are steady", f"{of - moving} of {of} replicates"),
         ("Cells run in random order, each in its own process", f"{rounds} rounds"),
@@ -126,7 +125,7 @@ def html(content: Content, images: Mapping[str, bytes]) -> str:
     sources = {
         name: "data:image/svg+xml;base64," + base64.b64encode(svg).decode() for name, svg in images.items()
     }
-    dates = [str(row["started_utc"])[:10] for cell in content.cells for row in cell.rows]
+    dates = [row.record.started_utc[:10] for cell in content.cells for row in cell.rows]
     template = templates("html").get_template("report.html.j2")
     return template.render(
         **_context(content),

@@ -124,8 +124,8 @@ def tournaments(cells: Sequence[CellSummary]) -> list[Tournament]:
     for cell in cells:
         if not cell.cell.tournament_steps or (accuracy := _last_accuracy(cell)) is None:
             continue
-        jobs = [row["job_trainers"] for row in cell.usable if row["job_trainers"] is not None]
-        games = [game for job in jobs for game in job.games]
+        jobs = [row.record.job for row in cell.usable if row.record.job]
+        games = [game for job in jobs if job.trainers for game in job.trainers.games]
         control = controls.get(key_without(cell, "tournament_steps"))
         found.append(
             Tournament(
@@ -141,5 +141,5 @@ def tournaments(cells: Sequence[CellSummary]) -> list[Tournament]:
 
 def _last_accuracy(cell: CellSummary) -> float | None:
     """Return the test accuracy after the last epoch, the mean over replicates."""
-    last = last_epochs(row for row in cell.usable if row["test_accuracy"] is not None)
-    return statistics.fmean(row["test_accuracy"] for row in last) if last else None
+    last = last_epochs(row for row in cell.usable if row.record.test_accuracy is not None)
+    return statistics.fmean(row.record.test_accuracy or 0.0 for row in last) if last else None

@@ -31,7 +31,8 @@ def text(table: Table, width: int) -> str:
         max(1, *map(len, head.split()), *(min(len(cell), _LONGEST) for cell in column))
         for head, column in columns
     ]
-    least[0] = min(least[0], max(_LONGEST_NAME, *(len(word) for cell in cells[0] for word in cell.split())))
+    longest_word = max((len(word) for cell in cells[0] for word in cell.split()), default=0)
+    least[0] = max(longest_word, min(least[0], _LONGEST_NAME))
     title = [", ".join(shared)] if shared else []
     lines, start = [*title, *textwrap.wrap(plain(table.caption), width)], 1
     while start < len(columns):

@@ -10,7 +10,7 @@ import types
 import typing
 from typing import Any
 
-from storebench.record.schema import CELL_TYPES, SCHEMA_VERSION, Cell, Record
+from storebench.record.schema import SCHEMA_VERSION, Cell, Record, cell_types
 from storebench.run.matrix import Matrix
 from storebench.settings.loop import SETTINGS
 
@@ -184,10 +184,10 @@ def _class_part(kind: type) -> str:
     told, hints = meanings(kind), typing.get_type_hints(kind)
     names = [field.name for field in dataclasses.fields(kind)]
     if kind is Cell:
-        told, hints = _CELL_MEANINGS, CELL_TYPES
-        shared = [name for name in CELL_TYPES if name in Matrix.model_fields]
+        told, hints = _CELL_MEANINGS, cell_types()
+        shared = [name for name in hints if name in Matrix.model_fields]
         lead = f"{_CELL_LEAD} {', '.join(f'`{name}`' for name in shared)}."
-        names = [name for name in CELL_TYPES if name not in shared]
+        names = [name for name in hints if name not in shared]
     rows = [
         f"| `{name}` | {unit(name, hints[name])} | {_meaning(name, told, hints[name])} |" for name in names
     ]

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from storebench.analysis.checks.records import validate
 from tests.docs.doc_files import ROOT
+from tests.support.findings import validate
 
 RUNS = sorted(path.parent for path in (ROOT / "results" / "reference").glob("*/run.json"))
 

@@ -11,12 +11,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from storebench.analysis.checks.records import validate
 from storebench.errors import EXIT_INTEGRITY, EXIT_INTERRUPTED, EXIT_USAGE, DataNotFoundError, StorebenchError
 from storebench.record.lines import RECORDS_NAME, STEPS_DIR, read_records
 from storebench.record.schema import Status
 from storebench.stores.verify import verify_store
 from tests.faults.engine import DEADLY, SIGNALS, Ending, Fault
+from tests.support.findings import validate
 from tests.support.step_tables import merged_tables
 
 KILLED = -9

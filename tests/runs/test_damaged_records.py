@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from storebench.analysis.runs import load_results
-from storebench.errors import CorruptDataError
+from storebench.errors import IntegrityError
 from storebench.record.lines import RECORDS_NAME
 from tests.support.harness_tools import SMALL_MATRIX, Bench, write_scenario
 
@@ -65,7 +65,7 @@ def test_a_damaged_line_before_the_last_ends_every_command_with_5(
         done = bench.cli(*command)
         assert done.returncode == 5, (command, done)
         assert f"{RECORDS_NAME}:2: " in done.stdout + done.stderr, (command, done)
-    with pytest.raises(CorruptDataError, match=r"records\.jsonl:2: "):
+    with pytest.raises(IntegrityError, match=r"records\.jsonl:2: "):
         load_results(run)
     assert (run / RECORDS_NAME).read_bytes() == content
 

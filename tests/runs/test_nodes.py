@@ -13,12 +13,12 @@ from typing import Any
 import psutil
 import pytest
 
-from storebench.analysis.checks.records import validate
 from storebench.errors import CellFailedError, UsageError
 from storebench.ranks.membership import Membership
 from storebench.ranks.nodes import Board, NodeAddress, place_of
 from storebench.record.lines import RECORDS_NAME, read_records
 from storebench.record.schema import Record
+from tests.support.findings import validate
 from tests.support.harness_tools import Bench, wait_for
 from tests.support.rank_cells import NAMED_S
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from storebench.analysis.checks.records import cells_of, read_all, validate
+from storebench.analysis.checks.records import examine
 from storebench.probes.machine import IN_MEMORY, mount_of
 from storebench.record.lines import SUPERSEDED_NAME, read_records
 from storebench.record.schema import Conditions, Record
@@ -18,6 +18,7 @@ from storebench.run.folder import Run
 from storebench.run.replicates import MOST_ATTEMPTS, unsound, wants_repeat
 from storebench.run.scenario import Scenario, make_scenario
 from storebench.run.schedule import PendingReplicate
+from tests.support.findings import validate
 from tests.support.harness_tools import Bench
 from tests.support.planted import make_record
 
@@ -95,8 +96,7 @@ def test_an_evicted_replicate_is_measured_again_at_the_end_of_its_round(
     assert conditions.attempt == 1 + again
     assert (run.folder / SUPERSEDED_NAME).is_file()
     assert bool(unsound([records["lmdb", 1]])) is (evicted == MOST_ATTEMPTS)
-    sourced, _ = read_all(run.folder)
-    held = {cell.backend: (len(cell.sound), cell.invalid) for cell in cells_of(sourced)}
+    held = {cell.backend: (len(cell.sound), cell.invalid) for cell in examine(run.folder).cells}
     assert held == {"hdf5": (3, ""), "lmdb": (2 if evicted == MOST_ATTEMPTS else 3, "")}
     assert all(finding.of_replicate for finding in validate(run.folder))
     assert not (run.folder / "steps").is_dir() or not list((run.folder / "steps").glob("*.parquet"))

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from storebench.analysis.checks.findings import Finding, Rule
-from storebench.analysis.checks.records import validate
 from storebench.errors import OutputError
 from storebench.record.lines import RECORDS_NAME, SUPERSEDED_NAME, read_records
 from storebench.record.schema import Status
@@ -21,6 +20,7 @@ from storebench.run.folder import Run
 from storebench.system.lock import claimed
 from storebench.worker.replicate import run as run_replicate
 from storebench.worker.setup import Setup
+from tests.support.findings import validate
 from tests.support.harness_tools import SMALL_MATRIX, Bench, cell_job, scenario, write_scenario
 
 MATRIX = {"dataset": "mnist", "synthetic": True, "limit": 16, "batch_size": 8, "model": "tiny", "epochs": 2}

@@ -242,6 +242,7 @@ def preload() -> None:
             importlib.import_module(name)
     import typer.main
 
+    from storebench.analysis.checks.records import Results
     from storebench.cli.main import app
     from storebench.datasets import synthetic
     from storebench.formats.origin import code_facts
@@ -261,7 +262,8 @@ def preload() -> None:
     read_real_data()
     records = map(json.loads, RECORDS.read_text(encoding="utf-8").splitlines()[:2])
     nowhere = Path("run") / RECORDS.name  # without step tables, whose readers take memory
-    markdown(content_of([(record_from_dict(record, where=str(RECORDS)), nowhere) for record in records]))
+    pairs = [(record_from_dict(record, where=str(RECORDS)), nowhere) for record in records]
+    markdown(content_of(Results(records=tuple(pairs))))
     typer.main.get_command = functools.cache(typer.main.get_command)
     typer.main.get_command(app)
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storebench.errors import UsageError
-from storebench.plain_text import markdown, plain, workflow_message, workflow_property
+from storebench.plain_text import markdown, plain
 
 NASTY = st.text(st.sampled_from(" ab:#[]()|<\\=+-@%,\t\r\n\x1b\x9b\x7f\x85\u2028\u202e\udcff\ud83d"))
 
@@ -34,13 +34,6 @@ def test_what_cannot_be_printed_is_shown(text: str, shown: str) -> None:
 
 def test_markdown_holds_no_tag_and_no_end_of_a_cell() -> None:
     assert markdown("<b>1.02 | [0.97, 1.07]") == r"&lt;b>1.02 \| [0.97, 1.07]"
-
-
-@given(text=st.text() | NASTY)
-def test_a_workflow_command_ends_where_its_line_does(text: str) -> None:
-    assert len(workflow_message(text).splitlines()) <= 1
-    assert "%0A" not in workflow_message(text)
-    assert not set(":,") & set(workflow_property(text))
 
 
 @given(what=st.text() | NASTY, where=st.text() | NASTY)

@@ -1,8 +1,11 @@
-"""Validate results: each record against its steps, all records against each other, and runs against their scenarios."""
+"""The one door from folders of runs to validated records and summaries, and the rules that records obey together."""
 
 import dataclasses
+import functools
+import itertools
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +13,7 @@ from storebench.analysis.checks.findings import Finding, Rule, finding, record_n
 from storebench.analysis.checks.rules import check_record, decodes
 from storebench.analysis.checks.steps import DECODE_LEAST_S, DECODE_MOST_RATIO, check_steps
 from storebench.analysis.comparison import MIN_ROUNDS
-from storebench.analysis.frame import to_rows
-from storebench.analysis.runs import RunFolders, find_runs
+from storebench.analysis.frame import Sourced, sourced
 from storebench.analysis.summary import CellSummary, summarise
 from storebench.codecs import any_size
 from storebench.errors import CorruptDataError, DataNotFoundError, IntegrityError, StorebenchError
@@ -28,43 +30,107 @@ from storebench.run.about import read_about
 from storebench.settings.words import ComputeKind
 from storebench.units import number_of
 
-Sourced = tuple[Record, Path]
+Pair = tuple[Record, Path]
 """A record and the file that it was read from."""
+
+RunFolders = str | Path | Sequence[str | Path]
 
 _COMPUTE_HEADROOM, _FEW_ROUNDS_HEADROOM = 1.15, 2.0
 """How much faster than the null cell a cell may be in every round, because of a busy machine."""
 
 
-def read_all(paths: RunFolders) -> tuple[list[Sourced], list[Finding]]:
-    """Read every valid record; a complete line of JSON that is not a record becomes a finding.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Results:
+    """The records of some runs, and what is wrong with them."""
+
+    records: tuple[Pair, ...]
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def wrong(self) -> list[Finding]:
+        """The findings that question a whole cell."""
+        return [finding for finding in self.findings if not finding.of_replicate]
+
+    @functools.cached_property
+    def rows(self) -> list[Sourced]:
+        """The records with what their folders say; the first finding that questions a cell marks its records."""
+        invalid = {f.cell_id: f"{f.figure}: {f.message}" for f in reversed(self.wrong) if f.cell_id}
+        return sourced(self.records, invalid)
+
+    @functools.cached_property
+    def cells(self) -> list[CellSummary]:
+        return summarise(self.rows)
+
+    @property
+    def cells_by_run(self) -> list[CellSummary]:
+        """The summaries of each run for itself."""
+        runs = itertools.groupby(self.rows, lambda row: row.file)
+        return [cell for _, rows in runs for cell in summarise(rows)]
+
+
+def read_results(paths: RunFolders, *, allow_invalid: bool = False) -> Results:
+    """Return the validated records at `paths`: run folders, folders of run folders, or files.
+
+    Raises DataNotFoundError if there are none, IntegrityError if they are damaged or wrong and `allow_invalid` is not set.
+    """
+    results = examine(paths)
+    if wrong := [] if allow_invalid else results.wrong:
+        raise IntegrityError(
+            f"{number_of(len(wrong), 'finding')}, the first: {wrong[0]}",
+            hint="See 'storebench validate', or pass --allow-invalid where a command has it.",
+        )
+    if not results.records:
+        raise _nothing_to_read(paths)
+    return results
+
+
+def examine(paths: RunFolders) -> Results:
+    """Return the records at `paths` with every finding about them; a line that is not a record is a finding.
 
     A half-written line or replicate at the end, as a killed run leaves it, is dropped.
     """
-    records: list[Sourced] = []
+    records: list[Pair] = []
     findings: list[Finding] = []
     for file in find_runs(paths):
-        own_records: list[Record] = []
+        of_file: list[Record] = []
         before = len(findings)
         for where, raw in raw_records(file):
             try:
                 if isinstance(raw, CorruptDataError):
                     raise raw
-                own_records.append(record_from_dict(raw, where=where))
+                of_file.append(record_from_dict(raw, where=where))
             except StorebenchError as error:
                 findings.append(_no_record(where, error))
         # A replicate is incomplete here because one of its lines is invalid, not because writing it was interrupted.
         is_sound = file.suffix == ".jsonl" and len(findings) == before
-        whole = without_half_replicate(own_records) if is_sound else own_records
-        records += [(record, file) for record in whole]
-    return records, findings
+        records += [(r, file) for r in (without_half_replicate(of_file) if is_sound else of_file)]
+    if not records and not findings:
+        raise _nothing_to_read(paths)
+    return Results(records=tuple(records), findings=(*findings, *validate_records(records)))
 
 
-def nothing_to_read(paths: RunFolders) -> DataNotFoundError:
-    """Return the error for record files without a whole record."""
-    named = paths if isinstance(paths, str | Path) else ", ".join(map(str, paths))
+def find_runs(paths: RunFolders) -> list[Path]:
+    """Return the record files at `paths`: run folders, folders of run folders, or files."""
+    sources = [Path(paths)] if isinstance(paths, str | Path) else list(map(Path, paths))
+    files: list[Path] = []
+    for source in sources:
+        inside = sorted(source.rglob(RECORDS_NAME)) if source.is_dir() else []
+        if not inside and not source.is_file():
+            raise DataNotFoundError(
+                f"no {RECORDS_NAME} here, so there is nothing to report"
+                if source.exists()
+                else "no such file or folder",
+                where=source,
+                hint="Name a folder that 'storebench run' or 'storebench bench' wrote.",
+            )
+        files += inside or [source]
+    return list(dict.fromkeys(file.resolve() for file in files))
+
+
+def _nothing_to_read(paths: RunFolders) -> DataNotFoundError:
     return DataNotFoundError(
         "there is no whole record",
-        where=str(named),
+        where=str(paths) if isinstance(paths, str | Path) else ", ".join(map(str, paths)),
         hint="If a run was interrupted here, run it again with --resume. Otherwise name the folder of a run.",
     )
 
@@ -75,38 +141,7 @@ def _no_record(where: str, error: StorebenchError) -> Finding:
     return Finding(kind=Rule.SCHEMA, cell=where, cell_id="", run_id="", figure="record", message=error.what)
 
 
-def validated(results: RunFolders, *, allow_invalid: bool) -> tuple[list[Sourced], list[Finding]]:
-    """Return records and what is wrong with them. Raises DataNotFoundError or IntegrityError if they cannot be used."""
-    records, findings = read_all(results)
-    if not records and (allow_invalid or not findings):
-        raise nothing_to_read(results)
-    findings = [*findings, *validate_records(records)]
-    wrong = [finding for finding in findings if not finding.of_replicate]
-    if wrong and not allow_invalid:
-        raise IntegrityError(
-            f"{number_of(len(wrong), 'finding')}, the first: {wrong[0]}",
-            hint="See 'storebench validate', or pass --allow-invalid to have them marked.",
-        )
-    return records, findings
-
-
-def cells_of(records: Sequence[Sourced], findings: Sequence[Finding] = ()) -> list[CellSummary]:
-    """Return the summaries of some records; the first finding that questions a cell marks it as invalid."""
-    of_cells = [finding for finding in reversed(findings) if finding.cell_id and not finding.of_replicate]
-    invalid = {finding.cell_id: f"{finding.figure}: {finding.message}" for finding in of_cells}
-    return summarise(to_rows(records), invalid)
-
-
-def validate(paths: RunFolders) -> list[Finding]:
-    """Return every finding about the results at `paths`; an empty list means that they are valid.
-
-    Raises DataNotFoundError if there are no results there, CorruptDataError if a file is half a JSON array.
-    """
-    records, findings = read_all(paths)
-    return findings + validate_records(records)
-
-
-def validate_records(records: Sequence[Sourced]) -> list[Finding]:
+def validate_records(records: Sequence[Pair]) -> list[Finding]:
     """Return every finding about records, taken one by one and all together."""
     sound = [(record, file) for record, file in records if record.status is Status.OK]
     usable = [record for record, _ in sound]

@@ -243,7 +243,7 @@ def resident_share(cell: CellSummary) -> float:
 
 
 def disturbed(cell: CellSummary) -> bool:
-    return any(row["conditions_disturbed"] for row in cell.usable)
+    return any(row.record.conditions and row.record.conditions.disturbed for row in cell.usable)
 
 
 def stored_bytes(cell: CellSummary) -> float:

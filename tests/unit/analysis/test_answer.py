@@ -13,15 +13,15 @@ from typer.testing import CliRunner
 from storebench.accelerators import find_accelerator
 from storebench.analysis.answer import Answer, decide, disturbed
 from storebench.analysis.checks.findings import Rule, finding
-from storebench.analysis.checks.records import read_all, validate_records
+from storebench.analysis.checks.records import Results, read_results
 from storebench.analysis.choices import Choice, Loss
 from storebench.analysis.comparison import Ratio, Verdict
-from storebench.analysis.frame import to_frame
+from storebench.analysis.frame import sourced
 from storebench.analysis.summary import CellSummary, summarise
 from storebench.cli.main import app
 from storebench.cli.results import as_dict, print_summary, put_content
 from storebench.record.schema import Conditions, Counters, Record
-from storebench.report.build import Report, summarise_results
+from storebench.report.build import Report
 from storebench.report.content import content_of
 from storebench.report.page import html, markdown
 from tests.support.planted import make_record, replicates, write_run
@@ -35,7 +35,7 @@ VERDICTS = {"+": Verdict.FASTER, "=": Verdict.EQUAL, "-": Verdict.SLOWER, "?": V
 
 
 def cells_of(*records: Record) -> list[CellSummary]:
-    return summarise(to_frame((record, Path("run/records.jsonl")) for record in records))
+    return summarise(sourced((record, Path("run/records.jsonl")) for record in records))
 
 
 CELL = cells_of(make_record("lmdb", **NONE))[0]
@@ -124,7 +124,9 @@ def loaded(
 
 def answered(*parts: Iterable[Record], accelerators: tuple[str, ...] = ()) -> Answer:
     records = [(record, Path("run/records.jsonl")) for records in parts for record in records]
-    return content_of(records, (), [find_accelerator(name) for name in accelerators]).answer
+    return content_of(
+        Results(records=tuple(records)), [find_accelerator(name) for name in accelerators]
+    ).answer
 
 
 def chosen(*parts: Iterable[Record], accelerators: tuple[str, ...] = ()) -> str:
@@ -201,7 +203,7 @@ def test_the_base_is_what_the_user_has(backends: tuple[str, ...], changes: dict[
 def test_an_invalid_base_keeps_its_place_and_allows_no_answer(tmp_path: Path) -> None:
     broken = [dataclasses.replace(record, overhead_s=1.0) for record in waits("original", 40, **FOLDER)]
     stores = [*waits("lmdb+original", 20, **FOLDER), *waits("lmdb", 10, **FOLDER)]
-    content = summarise_results(write_run(tmp_path / "run", [*broken, *stores]))
+    content = content_of(read_results(write_run(tmp_path / "run", [*broken, *stores]), allow_invalid=True))
     assert content.answer.base is not None
     assert (content.answer.base.backend, content.answer.choice) == ("original", None)
     assert rows(content.answer)[0][0] == "your files"
@@ -214,7 +216,10 @@ def test_a_setting_whose_base_is_sound_answers_before_one_whose_base_is_not() ->
         (r, Path("run/records.jsonl")) for r in (*waits("png", 40, workers=2), *waits("lmdb", 10, workers=2))
     ]
     wrong = [finding(Rule.SCHEMA, broken[0], "overhead_s", "planted")]
-    told = [content_of(records, found).answer.base for found in ([], wrong)]
+    told = [
+        content_of(Results(records=tuple(records), findings=tuple(found))).answer.base
+        for found in ([], wrong)
+    ]
     assert [base.cell.workers for base in told if base] == [1, 2]
 
 
@@ -306,7 +311,7 @@ def test_what_is_not_real_stands_in_the_conditions_and_nowhere_else(origin: str)
         (r, Path("run/records.jsonl"))
         for r in (*waits("png", 40, origin=origin), *waits("lmdb", 10, origin=origin))
     ]
-    content = content_of(records)
+    content = content_of(Results(records=tuple(records)))
     assert origin.upper() in content.answer.conditions
     assert not any(origin.upper() in text for text in content.caveats)
 
@@ -351,7 +356,7 @@ def test_a_first_run_ends_with_the_answer_of_its_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = first_run(tmp_path / "run")
-    print_summary(run)
+    print_summary(read_results(run))
     printed = capsys.readouterr().out
     command = ["report", str(run), "--out", str(tmp_path / "out"), "--json"]
     done = CliRunner().invoke(app, command)
@@ -379,9 +384,9 @@ RUNS = [
 def test_every_door_shows_the_same_answer(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    records, findings = read_all(REFERENCE / name if name != "a first run" else first_run(tmp_path / "run"))
+    results = read_results(REFERENCE / name if name != "a first run" else first_run(tmp_path / "run"))
     for named in ([], [find_accelerator("mine=500")]):
-        content = content_of(records, [*findings, *validate_records(records)], named)
+        content = content_of(results, named)
         put_content(content)  # what 'run', 'bench' and 'report' print
         printed = capsys.readouterr().out
         told = as_dict(Report(content=content))

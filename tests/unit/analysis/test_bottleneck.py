@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from storebench.analysis.bottleneck import Bottleneck, bottlenecks
-from storebench.analysis.frame import to_frame
+from storebench.analysis.frame import sourced
 from storebench.analysis.summary import summarise
 from storebench.record.schema import Ceilings, Conditions, Counters, Record, Status, TierFacts
 from storebench.settings.words import Limit
@@ -15,7 +15,7 @@ from tests.support.planted import make_record, replicates
 
 
 def limits_of(*records: Record) -> dict[str, Bottleneck]:
-    cells = summarise(to_frame((record, Path("run/records.jsonl")) for record in records))
+    cells = summarise(sourced((record, Path("run/records.jsonl")) for record in records))
     found = bottlenecks(cells)
     return {f"{cell.backend} {cell.cell.cache}": found[cell.key] for cell in cells if cell.key in found}
 

@@ -6,20 +6,20 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from storebench.analysis.frame import CELL_COLUMNS, COLUMN_TYPES, to_frame
-from storebench.analysis.runs import find_runs
+from storebench.analysis.checks.records import find_runs
+from storebench.analysis.frame import CELL_COLUMNS, COLUMNS, RECORD_COLUMN, sourced, to_frame
 from storebench.errors import DataNotFoundError
 from storebench.record.schema import CELL_FIELDS, Environment, Record, Status
 from tests.support.planted import ENVIRONMENT, make_record, write_run
 
 
 def table_of(*records: Record) -> pd.DataFrame:
-    return to_frame((record, Path("run/some.jsonl")) for record in records)
+    return to_frame(sourced((record, Path("run/some.jsonl")) for record in records))
 
 
 def test_a_table_has_every_column_once_and_a_cells_fields_by_their_names() -> None:
     table = table_of(make_record("lmdb", workers=2))
-    assert list(table.columns) == list(COLUMN_TYPES)
+    assert list(table.columns) == [*COLUMNS, RECORD_COLUMN]
     assert table.columns.is_unique
     assert set(CELL_FIELDS) == set(CELL_COLUMNS) <= set(table.columns)
     [row] = table.to_dict("records")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from storebench.analysis.frame import to_frame
+from storebench.analysis.frame import sourced
 from storebench.analysis.limits import delivered, starving_above
 from storebench.analysis.panels import panels
 from storebench.analysis.roofline import (
@@ -23,7 +23,7 @@ FIVE = (0.99, 1.0, 1.01, 1.0, 1.0)
 
 
 def roofs_of(*records: Record) -> list[Roofline]:
-    return rooflines(summarise(to_frame((record, Path("run/records.jsonl")) for record in records)))
+    return rooflines(summarise(sourced((record, Path("run/records.jsonl")) for record in records)))
 
 
 def curve_of(*records: Record) -> Curve:
@@ -101,6 +101,6 @@ def test_the_roofline_that_speaks_first_is_chosen_by_settings() -> None:
 
 def test_emulated_speeds_are_points_and_no_panels_of_their_own() -> None:
     records = curve_records("lmdb", 1000.0, spread=FIVE)
-    cells = summarise(to_frame((record, Path("run/records.jsonl")) for record in records))
+    cells = summarise(sourced((record, Path("run/records.jsonl")) for record in records))
     keys = point_keys(rooflines(cells), panels(cells))
     assert keys == {cell.key for cell in cells if cell.cell.compute.milliseconds}

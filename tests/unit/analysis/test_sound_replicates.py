@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
-from storebench.analysis.checks.records import cells_of, read_all, validate, validate_records
-from storebench.analysis.frame import to_frame
+from storebench.analysis.checks.records import examine
+from storebench.analysis.frame import sourced
 from storebench.analysis.labels import not_held
 from storebench.analysis.panels import rate_ratio
 from storebench.analysis.summary import CellSummary, summarise
 from storebench.record.schema import CacheVerdict, Record, Status
 from storebench.report.build import write_report
 from storebench.run.replicates import failures
+from tests.support.findings import validate
 from tests.support.planted import make_record, write_run
 
 Cli = Callable[..., CompletedProcess[str]]
@@ -47,7 +48,7 @@ OUT: dict[str, Callable[[Record], Record]] = {
 
 
 def cell_of(*records: Record) -> CellSummary:
-    [cell] = summarise(to_frame((record, Path("run/records.jsonl")) for record in records))
+    [cell] = summarise(sourced((record, Path("run/records.jsonl")) for record in records))
     return cell
 
 
@@ -100,8 +101,7 @@ def test_a_pairing_has_the_rounds_in_which_both_are_sound(count: int, verdict: s
 def test_a_finding_about_the_comparison_still_takes_out_the_cell(tmp_path: Path) -> None:
     records = rounds("lmdb", 5, 1, lambda r: part(r, "coverage", timed_wrong=1))
     write_run(tmp_path / "run", [*records, *rounds("png", 5, 1, evicted)])
-    sourced, _ = read_all(tmp_path / "run")
-    cells = {cell.backend: cell for cell in cells_of(sourced, validate_records(sourced))}
+    cells = {cell.backend: cell for cell in examine(tmp_path / "run").cells}
     assert cells["lmdb"].invalid
     assert not cells["png"].invalid
     assert {finding.of_replicate for finding in validate(tmp_path / "run")} == {True, False}

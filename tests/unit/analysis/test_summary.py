@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from storebench.analysis.comparison import Verdict
-from storebench.analysis.frame import to_frame
+from storebench.analysis.frame import sourced
 from storebench.analysis.labels import dataset_label, dataset_slug
 from storebench.analysis.panels import ordered, panels, rate_ratio
 from storebench.analysis.summary import CellSummary, ceiling_key, summarise, varying_fields, work_key
@@ -21,7 +21,7 @@ WAITS = [4.0, 4.02, 3.98, 4.01, 3.99]
 
 
 def cells_of(*records: Record) -> list[CellSummary]:
-    return summarise(to_frame((record, Path("run/records.jsonl")) for record in records))
+    return summarise(sourced((record, Path("run/records.jsonl")) for record in records))
 
 
 def cell_of(*records: Record) -> CellSummary:

@@ -73,7 +73,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (lambda one: one.update(samples_per_s=3 * one["samples_per_s"]), "samples_per_s"),
         (lambda one: one.update(timed_s=one["timed_s"] / 2), "timed_s"),
         (lambda one: one["data_wait_ns"].update(p99=1), "data_wait_ns"),
-        (lambda one: one.update(steps_file=None), "names no step table"),
+        (lambda one: one.update(steps_file=None), "nothing shows the steps"),
         (lambda one: one.update(steps_file="steps/other.parquet"), "is not there"),
     ],
 )

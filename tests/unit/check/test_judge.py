@@ -101,7 +101,7 @@ def test_separate_runs_pass_by_their_counters_if_no_time_is_asked_for(tmp_path: 
     first, second = run_of(tmp_path / "a"), run_of(tmp_path / "b", seed=1, change=slower(3.0))
     code, text = run(first, second, "--policy", policy)
     assert (code, "no regression in 3 cells (3 not gated)" in text) == (0, True), text
-    assert " not gated  3.0" in text
+    assert " not gated " in text
     more = run_of(tmp_path / "c", change=with_(counters=Counters(read_calls=2000, major_faults=0)))
     assert run(first, more, "--policy", policy)[0] == 1
     sides = paired(tmp_path)
@@ -143,11 +143,11 @@ NOT_COMPARABLE: dict[str, tuple[Change, str]] = {
 @pytest.mark.parametrize("name", NOT_COMPARABLE)
 def test_what_is_not_the_same_work_on_one_machine_is_not_compared(name: str, tmp_path: Path) -> None:
     change, reason = NOT_COMPARABLE[name]
-    sides = paired(tmp_path, change)
+    sides = paired(tmp_path, change, seconds={"lmdb": 1e-6})
     found = check(*sides)["lmdb"]
     assert (found.state, found.reason, found.ratio) == (CellState.NOT_COMPARABLE, reason, None)
     code, text = run(*sides)
-    assert (code, text.splitlines()[-1].startswith("not comparable, 1 of 3 cells: cifar10/lmdb/")) == (
+    assert (code, text.splitlines()[-1].startswith("not comparable, 1 of 1 cell: cifar10/lmdb/")) == (
         3,
         True,
     )
@@ -162,6 +162,15 @@ def counted(**values: Any) -> Change:
     return with_(counters=Counters(**({"read_calls": 1000, "major_faults": 0} | values)))
 
 
+def with_payload(one: Record, size: int) -> Record:
+    return edited(dataclasses.replace(one, payload_bytes=size), "store", payload_bytes=size)
+
+
+def a_sample_less(one: Record) -> Record:
+    fewer = dataclasses.replace(one, samples=999, timed_samples=999, payload_bytes=999 * 3072)
+    return edited(fewer, "coverage", expected=999, served=999, unique=999)
+
+
 COUNTED: dict[str, tuple[Change, bool]] = {
     # At most 1% and 16 calls more.
     "26 read calls more": (counted(read_calls=1026), False),
@@ -169,9 +178,9 @@ COUNTED: dict[str, tuple[Change, bool]] = {
     "hardly a read call": (counted(read_calls=10), False),
     "1% more on disk": (lambda one: edited(one, "store", bytes_on_disk=4_040_000), False),
     "5% more on disk": (lambda one: edited(one, "store", bytes_on_disk=4_200_000), True),
-    "a byte of payload more": (with_(payload_bytes=3_072_001), True),
-    "a byte of payload less": (with_(payload_bytes=3_071_999), True),
-    "a sample less": (with_(samples=999, timed_samples=999), True),
+    "a byte of payload more": (lambda one: with_payload(one, 3_072_001), True),
+    "a byte of payload less": (lambda one: with_payload(one, 3_071_999), True),
+    "a sample less": (a_sample_less, True),
     "a late first batch": (with_(time_to_first_batch_s=2.0), True),
     "a slow opening": (with_(open_s=3.0), True),
     "a slightly slower opening": (with_(open_s=0.4), False),
@@ -231,11 +240,10 @@ def test_counters_of_another_machine_count_where_they_mean_the_same(tmp_path: Pa
     first = run_of(tmp_path / "a")
     calls = run_of(tmp_path / "b", key="there", change=counted(read_calls=2000))
     assert check(first, calls)["lmdb"].state is CellState.NOT_COMPARABLE
-    served = check(first, run_of(tmp_path / "c", key="there", change=with_(samples=999)))["lmdb"]
+    served = check(first, run_of(tmp_path / "c", key="there", change=a_sample_less))["lmdb"]
     assert served.state is CellState.WORSE
-    assert served.reason == (
-        "samples_served 1,000 -> 999 (-0.1%); time not comparable: another environment: kernel here -> there"
-    )
+    assert served.reason.startswith("samples_served 1,000 -> 999 (-0.1%); payload_bytes")
+    assert served.reason.endswith("; time not comparable: another environment: kernel here -> there")
 
 
 def test_a_worse_counter_stays_worse_beside_any_time(tmp_path: Path) -> None:

@@ -1,14 +1,12 @@
-"""From cells to one exit code and one line, and how both are written."""
+"""From cells to one exit code, one line and one table."""
 
-import json
 from typing import Any
 
 import pytest
 
 from storebench.check.judge import CellResult, CellState
-from storebench.check.outcome import Outcome, check_names, outcome
+from storebench.check.outcome import Outcome, check_names, outcome, verdict_table
 from storebench.check.policy import Policy
-from storebench.check.render import RENDERERS, as_github, as_json, as_markdown, as_text
 from storebench.errors import UnknownNameError
 
 
@@ -96,8 +94,6 @@ def test_a_misspelt_name_is_refused_with_the_nearest_one() -> None:
         check_names(["read/lmdb/wram"], cells)
 
 
-# The formats
-
 CELLS = (
     result(label="read/quiet", ratio=1.01, low=0.98, high=1.04, level=0.95, replicates=(5, 5)),
     result(
@@ -109,44 +105,9 @@ CELLS = (
 )  # fmt: skip
 
 
-def test_the_worst_cell_is_the_first_line_of_a_table() -> None:
-    lines = as_text(CELLS, told(*CELLS)).splitlines()
-    cells = [line.split()[0] for line in lines[1:-1] if line.startswith("read/")]
-    assert cells == ["read/slow", "read/lost", "read/wide", "read/quiet"]
-    assert "worse         1.500" in lines[1]
-    assert "1.400 to 1.600 (99%)" in lines[1]
-    assert lines[2] == "    50% slower"
-    assert max(map(len, lines[:-1])) <= 100
-    assert lines[-1].endswith("[1 worse, 1 missing, 1 inconclusive, 1 within noise; exit code 5]")
-    starts = {line.index(word) for line, word in zip(lines[:2], ("verdict", "worse"), strict=True)}
-    assert len(starts) == 1, "columns are aligned"
-
-
-def test_a_comment_folds_what_is_within_noise() -> None:
-    shown, folded = as_markdown(CELLS, told(*CELLS)).split("<details>")
-    assert "| read/slow |" in shown
-    assert "read/quiet" not in shown
-    assert "<summary>1 cell within noise</summary>" in folded
-    assert "| read/quiet |" in folded
-    assert "<details>" not in as_markdown(CELLS[1:], told(*CELLS))
-
-
-def test_annotations_are_errors_warnings_and_one_line_for_the_outcome() -> None:
-    lines = as_github(CELLS, told(*CELLS)).splitlines()
-    assert lines[0] == "::error title=read/slow::worse: 50%25 slower"
-    assert lines[2] == "::warning title=read/wide::inconclusive: 100%25 wide"
-    assert len(lines) == 4
-    quiet = as_github(CELLS[:1], told(*CELLS[:1]))
-    assert quiet.startswith("::notice title=storebench check::no regression in 1 cell")
-
-
-def test_json_gives_back_every_figure() -> None:
-    raw = json.loads(as_json(CELLS, told(*CELLS)))
-    assert [cell["label"] for cell in raw["cells"]] == [cell.label for cell in CELLS]
-    assert raw["cells"][1]["seconds"] == [1e-3, 1.5e-3]
-    assert raw["outcome"]["exit_code"] == 5
-
-
-@pytest.mark.parametrize("name", RENDERERS)
-def test_every_format_takes_a_check_without_cells(name: str) -> None:
-    assert RENDERERS[name]([], Outcome(exit_code=5, line="nothing was measured", counts={})).endswith("\n")
+def test_the_worst_cell_is_the_first_row_of_the_table() -> None:
+    table = verdict_table(CELLS)
+    assert [row[0] for row in table.rows] == ["read/slow", "read/lost", "read/wide", "read/quiet"]
+    assert table.rows[0] == ("read/slow", "worse", "1.500", "1.400 to 1.600 (99%)", "", "50% slower")
+    assert told(*CELLS).summary.endswith("[1 worse, 1 missing, 1 inconclusive, 1 within noise; exit code 5]")
+    assert verdict_table([]).rows == ()

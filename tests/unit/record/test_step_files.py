@@ -13,12 +13,12 @@ import pytest
 from typer.testing import CliRunner
 
 import storebench
-from storebench.analysis.checks.records import validate
 from storebench.cli.main import app
 from storebench.errors import CorruptDataError, OutputError
 from storebench.record.lines import append_records, read_records
 from storebench.record.schema import Record
 from storebench.record.step_files import merge_tables
+from tests.support.findings import validate
 from tests.support.planted import make_record, paper_records, steps_table, write_run
 from tests.support.step_tables import LABELS, all_tables, merged_tables, own_tables
 

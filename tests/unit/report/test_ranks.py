@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from storebench.analysis.comparison import Verdict
-from storebench.analysis.frame import to_frame
+from storebench.analysis.frame import sourced
 from storebench.analysis.ladder import ladders
 from storebench.analysis.panels import panels
 from storebench.analysis.summary import CellSummary, summarise
@@ -23,7 +23,7 @@ STEADY = [1.0, 1.01, 0.99, 1.0, 1.0]
 
 
 def cells_of(*records: Record) -> list[CellSummary]:
-    return summarise(to_frame((record, Path("run/records.jsonl")) for record in records))
+    return summarise(sourced((record, Path("run/records.jsonl")) for record in records))
 
 
 def jobs(backend: str, wait_ms: float, exposed_ms: float | None = 1.0, **changes: Any) -> list[Record]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from storebench.analysis.checks.records import Results
 from storebench.formats.registry import parse_backend
 from storebench.record.schema import PlaceFacts, RequestFacts
 from storebench.report.build import write_report
@@ -41,6 +42,6 @@ def test_a_row_says_what_limits_it(decode_ms: float, limit: str) -> None:
         place=PlaceFacts(server="up", emulated_first_byte_ms=20, first_byte_ms=22, mb_s=100),
         requests=RequestFacts(count=count, received_bytes=20_000 * count, p50_ms=22, p99_ms=30, in_flight=4),
     )
-    [table] = content_of([(record, Path("records.jsonl"))]).more("requests")
+    [table] = content_of(Results(records=((record, Path("records.jsonl")),))).more("requests")
     [row] = table.rows
     assert row[table.head.index("limited by")].startswith(limit)

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import storebench
-from storebench.analysis.frame import to_frame
+from storebench.analysis.frame import sourced, to_frame
 from storebench.errors import DataNotFoundError, UsageError
 from storebench.training.step_table import step_table
 from tests.support.planted import make_record, paper_records, replicates, write_run
@@ -94,9 +94,10 @@ def test_compare_decides_nothing_on_fewer_rounds_than_a_report_does(results: pd.
 
 def test_compare_ranks_no_store_by_a_rate_that_an_answer_does_not_rank() -> None:
     records = [(r, Path("run/records.jsonl")) for r in paper_records("cold")]
-    stores = storebench.compare(to_frame(records), by="backend", baseline="png")
+    table = to_frame(sourced(records))
+    stores = storebench.compare(table, by="backend", baseline="png")
     assert set(stores[stores["backend"] == "lmdb"]["verdict"]) == {"undecided"}
-    waits = storebench.compare(to_frame(records), by="backend", baseline="png", metric="data_wait_s")
+    waits = storebench.compare(table, by="backend", baseline="png", metric="data_wait_s")
     assert set(waits[waits["backend"] == "lmdb"]["verdict"]) == {"slower"}
 
 

@@ -10,11 +10,13 @@ import pytest
 from typer.testing import CliRunner
 
 from storebench.accelerators import find_accelerator
+from storebench.analysis.checks.records import read_results
 from storebench.cli.main import app
 from storebench.errors import IntegrityError, OutputError
 from storebench.record.lines import RECORDS_NAME
 from storebench.record.schema import Record, Status
-from storebench.report.build import summarise_results, write_report
+from storebench.report.build import write_report
+from storebench.report.content import content_of
 from tests.support.planted import cold_start, make_record, paper_records, replicates, write_run
 from tests.support.planted_roofline import curve_records
 
@@ -149,7 +151,9 @@ def test_the_command_prints_a_table_and_the_answer(run: Path, tmp_path: Path) ->
     ]
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output
-    answer = summarise_results(run / RECORDS_NAME, [find_accelerator("mine=500")]).answer
+    answer = content_of(
+        read_results(run / RECORDS_NAME, allow_invalid=True), [find_accelerator("mine=500")]
+    ).answer
     assert answer.sentence in done.stdout
     assert "feeds it, " in done.stdout
     as_json = CliRunner().invoke(app, [*command, "--json"])
@@ -166,7 +170,7 @@ def test_a_run_that_lacks_replicates_says_so_and_how_to_finish(tmp_path: Path, r
     scenario = {"name": "mine", "replicates": 5, "matrix": [{"dataset": "imagenet", "backends": ["png"]}]}
     about = {"run_id": "run-a", "cells": [{"cell_id": records[0].cell.cell_id}], "scenario": scenario}
     (run / "run.json").write_text(json.dumps(about))
-    told = summarise_results(run).incomplete
+    told = content_of(read_results(run, allow_invalid=True)).incomplete
     assert [("2 of 5 replicates" in text, "--resume" in text) for text in told] == [(True, True)] * (
         recorded < 5
     )

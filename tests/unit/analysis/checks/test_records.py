@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 
 from storebench.analysis.checks.findings import Rule
-from storebench.analysis.checks.records import validate
 from storebench.analysis.checks.steps import figures
 from storebench.record.lines import RECORDS_NAME, STEPS_DIR, append_records, read_records
 from storebench.record.schema import (
@@ -22,6 +21,7 @@ from storebench.record.schema import (
     Record,
     ResidencyPoint,
 )
+from tests.support.findings import validate
 from tests.support.planted import (
     COPY_BYTES_PER_S,
     ENVIRONMENT,

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import storebench
 from storebench.cli.main import app
-from storebench.errors import CorruptDataError
+from storebench.errors import StorebenchError
 from storebench.record.lines import append_records
 from storebench.record.schema import Cell, Environment, Record, Status
 from tests.support.planted import make_record, steps_table, write_run
@@ -127,6 +127,6 @@ def test_a_table_of_steps_outside_of_its_run_is_not_read(name: str, tmp_path: Pa
     done = CliRunner().invoke(app, ["validate", str(run), "--json"])
     assert done.exit_code == 5
     assert "steps_file" in {entry["figure"] for entry in json.loads(done.stdout)}
-    with pytest.raises(CorruptDataError, match="outside"):
+    with pytest.raises(StorebenchError, match="outside"):
         storebench.load_steps(run)
     assert not (run / "x").exists()

@@ -9,10 +9,10 @@ from subprocess import CompletedProcess
 import pytest
 
 from storebench.analysis.checks.findings import Rule
-from storebench.analysis.checks.records import validate
 from storebench.record.schema import (
     Status,
 )
+from tests.support.findings import validate
 from tests.support.planted import (
     make_record,
     steps_table,

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from storebench.accelerators import find_accelerator
+from storebench.analysis.checks.records import read_results
 from storebench.analysis.plan.measured import Measurements
 from storebench.analysis.plan.outcome import Target
 from storebench.analysis.plan.plan import _chosen, plans
-from storebench.analysis.runs import find_runs, load_results
-from storebench.analysis.summary import CellSummary, summarise
+from storebench.analysis.summary import CellSummary
 
 REFERENCE = Path(__file__).resolve().parents[4] / "results" / "reference"
 RUNS = ["answer codecs", "remote", "roofline"]
@@ -38,8 +38,8 @@ TARGETS: list[dict[str, Any]] = [
 @functools.cache
 def measured(runs: str) -> tuple[list[CellSummary], Measurements]:
     """Return the cells of some runs for which one plan is made, and what they tell."""
-    files = find_runs([REFERENCE / name for name in runs.split()])
-    group = _chosen([cell for file in files for cell in summarise(load_results(file))], None)
+    results = read_results([REFERENCE / name for name in runs.split()])
+    group = _chosen(results.cells_by_run, None)
     return group, Measurements(group)
 
 
