@@ -105,7 +105,6 @@ class BatchTimer(Guard):
         self._began = self._clock.now()
 
     def sample(self, index: Any, ns: int) -> None:
-        """Note how long a sample took."""
         self._samples += 1
         if ns > self._longest_ns and isinstance(index, int):
             self._longest_ns, self._longest = ns, index
@@ -116,7 +115,6 @@ class BatchTimer(Guard):
 
     @guarded
     def end(self) -> BatchTimes:
-        """Return the times of the batch that `begin` began."""
         self._is_busy = False
         began, ended = self._began, self._clock.now()
         collated = self._collated or ended
@@ -192,8 +190,6 @@ def _restored(first: tuple[int, int], made: tuple[Any, ...], batch: Any, last: t
 
 
 class _TimedSamples:
-    """A dataset whose samples are timed."""
-
     def __init__(self, dataset: Any, timer: BatchTimer) -> None:
         self._dataset, self._timer = dataset, timer
 

@@ -22,7 +22,6 @@ def mean(values: Iterable[float | None]) -> float | None:
 
 
 def mean_s(values_ns: Iterable[int | None]) -> float:
-    """Return the mean of nanoseconds in seconds, 0 if there are none."""
     return SECOND * (mean(values_ns) or 0.0)
 
 
@@ -77,7 +76,6 @@ class Costs:
 
     @property
     def making_s(self) -> float:
-        """Seconds for one batch, in one process."""
         return sum(self.wall[part] for part in MAKING)
 
     @property
@@ -133,7 +131,6 @@ def scaled(values: Sequence[float], average: float) -> list[float]:
 def costs_of(
     recorder: Recorder, even: Sequence[LoopStep], report: ProfileReport, *, is_fitted: bool
 ) -> tuple[Costs, dict[str, float]]:
-    """Return what each part costs, and the shares of the time that a batch takes to make."""
     workers, made = recorder.workers, [step.made for step in even if step.made is not None]
     waiting_cpu_s = min(report.wait_s, mean_s(step.wait_cpu_ns for step in even))
     process_cpu_s = (report.cpu_s or 0.0) if workers else waiting_cpu_s

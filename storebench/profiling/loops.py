@@ -62,7 +62,6 @@ class Loops:
         return recorder
 
     def add(self, recorder: Recorder) -> None:
-        """Add a recorder that the script has made."""
         if self._began_ns and recorder not in self.recorders:
             self.recorders.append(recorder)
 

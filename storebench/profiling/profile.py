@@ -50,7 +50,6 @@ class profile(Generic[_Batch]):  # noqa: N801 - it is used like a function
         return loops.described(report_of(self._recorder), self._recorder)
 
     def _show(self) -> None:
-        """Write the verdict, once."""
         if self._shows and self._recorder.steps and (report := self._recorder.attempt(self.report)):
             self._shows = False
             say(str(report))

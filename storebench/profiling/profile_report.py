@@ -212,7 +212,6 @@ class ProfileReport:
             yield f"  {notes}"
 
     def _notes(self) -> Iterator[str]:
-        """Return what is unusual about the loop."""
         if self.disturbed:
             yield f"{self.disturbed}: repeat this on an idle machine"
         if self.first_loops_s > _SHOWN_FRAC * self.judged_s:
@@ -224,7 +223,6 @@ class ProfileReport:
             yield str(self.slow)
 
     def _lines_below(self) -> Iterator[str]:
-        """Return the lines below those of the code."""
         if not self.total_s:
             return
         if self.by_workers:
@@ -297,7 +295,6 @@ def home_of(opened: Counter[str]) -> tuple[str, str]:
 
 
 def unseen_of(recorder: Recorder, folder: str, *, is_inside_seen: bool) -> Iterator[str]:
-    """Return what could not be seen."""
     if recorder.makes:
         yield "the inside of the loader (it is not a DataLoader of torch)"
     elif recorder.is_ahead:

@@ -166,7 +166,6 @@ class Recorder(Guard):
 
     @guarded
     def _note_request(self, ready: Callable[[], int] | None) -> None:
-        """Note that the loop asks for a batch."""
         if ready is not None:
             self._ready = ready()
         thread = threading.get_ident()
@@ -181,7 +180,6 @@ class Recorder(Guard):
             self.timer.begin()
 
     def _close(self, now: Moment) -> None:
-        """Note that the loop of the open step has ended."""
         step, self._open = self._open, None
         if step is None:
             return
@@ -201,7 +199,6 @@ class Recorder(Guard):
 
     @guarded
     def _note_batch(self, batch: Any) -> None:
-        """Note that the loop gets a batch."""
         asked, now = self._asked, self._now()
         if self.makes and self.timer is not None and (made := self.timer.end()) is not None:
             self.made(made)
@@ -237,7 +234,6 @@ class Recorder(Guard):
 
     @guarded
     def _note_end(self) -> None:
-        """Note that a request gave no batch."""
         now = self._now()
         self.ends_ns += now.ns - self._asked.ns
         self._note_wait(now)

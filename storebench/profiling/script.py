@@ -62,7 +62,6 @@ class _End:
         Guard().attempt(self._write)
 
     def _write(self) -> None:
-        """Write the verdict on the loops; of several ranks, one line each and one verdict."""
         report, recorder = loops.verdict() or (ProfileReport(bound=Bound.UNKNOWN), Recorder())
         ranks, out = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), self._options.out
         if ranks > 1:

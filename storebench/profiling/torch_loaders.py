@@ -31,7 +31,6 @@ class _Watched:
         return super()._process_data(data, *rest)  # type: ignore[misc]
 
     def _ready(self) -> int:
-        """Return the number of batches that are made and not yet taken."""
         ready = 0
         if hasattr(self, "_task_info"):
             ready = sum(len(task) == 2 for task in self._task_info.values())

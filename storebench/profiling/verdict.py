@@ -84,7 +84,6 @@ class _Steps:
 
 
 def report_of(recorder: Recorder) -> ProfileReport:
-    """Return the verdict on what a recorder has seen."""
     steps = _sorted(recorder)
     if recorder.is_drained or len(steps.even) < _LEAST_STEPS:
         return ProfileReport(
@@ -106,7 +105,6 @@ def report_of(recorder: Recorder) -> ProfileReport:
 
 
 def _sorted(recorder: Recorder) -> _Steps:
-    """Return the steps of a recorder by what they say."""
     lag = max(1, recorder.workers)
     steps, first_epoch = _alike([step for step in recorder.steps if step.loop_ns is not None], lag)
     # Workers make their first batches side by side, so these arrive faster than any later ones can.
@@ -182,7 +180,6 @@ def _slow_samples(steady: Sequence[LoopStep]) -> SlowSamples | None:
 
 
 def _evidence(recorder: Recorder, steps: _Steps) -> ProfileReport:
-    """Return what was measured, without a verdict."""
     even, starts = steps.even, [step for step in steps.judged if not step.place]
     told = [batch.told for batch in steps.made if batch.told is not None]
     batches = sum(part.batches for part in told) or None
@@ -271,7 +268,6 @@ class _Case:
     steps: _Steps
 
     def gain(self, saved_s: float) -> float:
-        """Return how many times as fast the whole loop would be with so many seconds less per step."""
         mean_s = self.report.judged_s / self.report.steps
         return mean_s / max(mean_s - saved_s, NEARLY_NONE)
 
@@ -291,7 +287,6 @@ class _Case:
 
     @cached_property
     def needed(self) -> int:
-        """The fewest workers that are enough."""
         least_s = min(self.steps_s.values())
         return min(count for count, step_s in self.steps_s.items() if least_s >= _ENOUGH * step_s)
 

@@ -1,6 +1,5 @@
-"""Training scripts as others write them are profiled unedited: an ImageNet loop, Lightning, Transformers."""
+"""A training script as others write it is profiled unedited, on photographs."""
 
-import importlib.util
 import json
 from pathlib import Path
 
@@ -57,63 +56,15 @@ for epoch in range(3):
             network(image).argmax(1)
 """
 
-LIGHTNING = """
-import pytorch_lightning
-
-class Module(pytorch_lightning.LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.network = network
-    def training_step(self, batch, index):
-        return torch.nn.functional.cross_entropy(self.network(batch[0]), batch[1])
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.01)
-
-trainer = pytorch_lightning.Trainer(
-    max_epochs=3, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False
-)
-trainer.fit(Module(), DataLoader(data, batch_size=8, shuffle=True, num_workers=2))
-"""
-
-TRANSFORMERS = """
-from transformers import Trainer, TrainingArguments
-
-class Model(torch.nn.Module):
-    def forward(self, pixel_values, labels):
-        logits = network(pixel_values)
-        return {"loss": torch.nn.functional.cross_entropy(logits, labels), "logits": logits}
-    network = network
-
-def collate(samples):
-    pixels, labels = zip(*samples)
-    return {"pixel_values": torch.stack(pixels), "labels": torch.tensor(labels)}
-
-arguments = TrainingArguments(
-    output_dir="out", num_train_epochs=3, per_device_train_batch_size=8, dataloader_num_workers=2,
-    report_to=[], save_strategy="no", use_cpu=True, remove_unused_columns=False, disable_tqdm=True,
-)
-Trainer(model=Model(), args=arguments, train_dataset=data, data_collator=collate).train()
-"""
-
-SCRIPTS = {
-    "imagenet": ("torch", IMAGENET),
-    "lightning": ("pytorch_lightning", LIGHTNING),
-    "transformers": ("accelerate", TRANSFORMERS),
-}
-
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_a_training_script_is_profiled_unedited(name: str, tmp_path: Path, data_root: Path) -> None:
-    library, text = SCRIPTS[name]
-    if importlib.util.find_spec(library) is None:
-        pytest.skip(f"{library} is not installed")
-    (tmp_path / "train.py").write_text(DATA + text)
+def test_a_training_script_is_profiled_unedited(tmp_path: Path, data_root: Path) -> None:
+    (tmp_path / "train.py").write_text(DATA + IMAGENET)
     done = profile("--out", "out", "train.py", str(data_root / "imagenet" / "train"), folder=tmp_path)
     assert done.returncode == 0, done.stderr
     report = json.loads((tmp_path / "out" / "profile.json").read_text())
     assert (report["workers"], report["epochs"]) == (2, 3)
-    assert report["steps"] >= 72  # Lightning asks for no batch after the last, which would end its step
+    assert report["steps"] >= 72
     if report["shares"]["without a core"] < 0.2:  # else other programs are part of what was measured
         assert report["bound"] in {Bound.TRANSFORM, Bound.FEW_WORKERS, Bound.STARTUP}, report["text"]
         assert report["gain"] > 1.3
