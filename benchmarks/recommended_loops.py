@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from storebench.datasets.containers.tfrecord import records
-from storebench.formats.peers.example import image_of
-from storebench.formats.peers.tfrecord import READ_BYTES, TfRecordReader
+from storebench.formats.peers.tfrecord import READ_BYTES, TfRecordReader, image_of
 
 Batch = Callable[[list[int]], Sequence[Any]]
 """Return the payloads of some samples, by a library's own call."""

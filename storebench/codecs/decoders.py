@@ -32,12 +32,11 @@ from storebench.datasets.images import (
 )
 from storebench.errors import CorruptDataError, MissingDependencyError, install_line
 
-DecodedImage = npt.NDArray[np.uint8]
-"""Decoded pixels: uint8 [H, W] of a grey image, [H, W, 3] of an RGB one."""
+DecodedImage = npt.NDArray[np.uint8]  # uint8 [H, W] of a grey image, [H, W, 3] of an RGB one
 
+# Errors of libraries for an image that they do not decode. Pillow then decides, as where image files are converted:
+# simplejpeg refuses JPEGs with a damaged part that Pillow and OpenCV fill with grey.
 REFUSED = (CorruptDataError, *DOES_NOT_DECODE)
-"""What libraries raise for an image that they do not decode. Pillow then decides, as it does where image files are
-converted: simplejpeg refuses JPEGs with a damaged part that Pillow and OpenCV fill with grey."""
 
 
 @dataclass(frozen=True)
@@ -193,18 +192,16 @@ class OpenCvDecoder(_ArrayDecoder):
 DECODERS: dict[str, type[Decoder]] = {
     decoder.name: decoder for decoder in (PillowDecoder, SimpleJpegDecoder, OpenCvDecoder)
 }
-"""Decoders by name; the first is the default."""
-
 DEFAULT_DECODER = PillowDecoder.name
 
 
 def is_installed(decoder: type[Decoder]) -> bool:
-    """Return whether the library of a decoder can be imported."""
+    """Tell whether the library of a decoder can be imported."""
     return not decoder.library or has_library(decoder.library)
 
 
 def has_library(name: str) -> bool:
-    """Return whether a library is installed; a folder of that name from which Python could import is none."""
+    """Tell whether a library is installed; a folder of that name from which Python could import is none."""
     spec = importlib.util.find_spec(name)
     return spec is not None and spec.origin is not None
 
@@ -212,8 +209,7 @@ def has_library(name: str) -> bool:
 @contextlib.contextmanager
 def undecodable(codec: str, payload: Payload) -> Iterator[None]:
     """Turn what libraries raise for a damaged image into a `CorruptDataError`."""
-    article = "an" if codec[0] in "aeiou" else "a"
-    problem = f"{article} {codec} payload of {len(payload)} bytes does not decode"
+    problem = f"{codec}: a payload of {len(payload)} bytes does not decode"
     try:
         yield
     except CorruptDataError as error:

@@ -14,24 +14,16 @@ from storebench.errors import UnknownNameError, UsageError
 from storebench.settings.backend import Pairs
 from storebench.system.json_text import brief
 
+_PLAIN = (RawCodec(), PngCodec(), JpegCodec(), WebpCodec(), JxlCodec(), QoiCodec(), ZstdCodec(), Lz4Codec())
 CODECS: dict[str, Codec] = {
-    codec.name: codec
-    for codec in (
-        *(RawCodec(), PngCodec(), JpegCodec(), WebpCodec(), JxlCodec()),
-        *(QoiCodec(), ZstdCodec(), Lz4Codec(), OriginalCodec()),
-    )
-}
-"""The codecs by name, at their default quality."""
+    codec.name: codec for codec in (*_PLAIN, OriginalCodec())
+}  # at their default quality
 
-SCALE = "scale"
-DECODER = "decoder"
+SCALE, DECODER = "scale", "decoder"
 DCT, FULL = "dct", "full"
 
-_COMPRESSED: dict[str, type[PngCodec | JpegCodec | WebpCodec]] = {
-    codec.name: codec for codec in (PngCodec, JpegCodec, WebpCodec)
-}
+_COMPRESSED = {codec.name: codec for codec in (PngCodec, JpegCodec, WebpCodec)}
 _LOSSY = (JpegCodec.name, WebpCodec.name, JxlCodec.name)  # those with a quality
-MOST_QUALITY = 100
 
 
 def codec_named(text: str) -> str:
@@ -43,9 +35,9 @@ def codec_named(text: str) -> str:
         return codec
     if codec not in _LOSSY:
         raise UsageError(f"{codec} has no quality", hint=f"Leave out {quality!r}.")
-    if quality.lstrip("0") not in map(str, range(1, MOST_QUALITY + 1)):
+    if quality.lstrip("0") not in map(str, range(1, 101)):
         raise UsageError(
-            f"the quality must be a whole number from 1 to {MOST_QUALITY}, not {brief(quality)}", where=codec
+            f"the quality must be a whole number from 1 to 100, not {brief(quality)}", where=codec
         )
     default = codec == JpegCodec.name and int(quality) == JPEG_QUALITY
     return with_quality(codec, None if default else int(quality))
@@ -75,8 +67,6 @@ def decoding_of(codec: str, options: Pairs) -> Decoding:
     name = codec_named(codec)
     codec = name.partition(":")[0]
     given = dict(options)
-    if unknown := sorted(given.keys() - {DECODER, SCALE}):
-        raise UnknownNameError.of(f"option of {codec}", unknown[0], (DECODER, SCALE))
     decoder, scale = given.get(DECODER, DEFAULT_DECODER), given.get(SCALE, FULL)
     if decoder not in DECODERS:
         raise UnknownNameError.of("decoder", decoder, DECODERS)

@@ -16,15 +16,13 @@ from storebench.formats.options import Options
 from storebench.formats.windows import Batch, out_of_range
 from storebench.record.manifest import Manifest
 
-KEY = b"%08d"
-"""Keys as Caffe's tools write them: big-endian digits, so that their order is the samples'."""
+# Keys as Caffe's tools write them: big-endian digits, so that their order is the samples'.
+make_key: Callable[[int], bytes] = b"%08d".__mod__
 
+# Holds every label as little-endian int64 [count]; sorts after all samples.
 LABEL_KEY = b"label"
-"""Holds every label as little-endian int64 [count]; sorts after all samples."""
 
 StoredValue = bytes | memoryview
-
-make_key: Callable[[int], bytes] = KEY.__mod__
 
 
 def pack_labels(labels: Sequence[int]) -> bytes:

@@ -11,9 +11,7 @@ from storebench.system.json_text import brief
 
 OptionValue = bool | int | str | None
 
-AUTO = "auto"
-"""The word for a value that the reader or the harness chooses."""
-
+AUTO = "auto"  # the word for a value that the reader or the harness chooses
 _ROW = "option"
 
 
@@ -25,9 +23,7 @@ class Option:
     default: OptionValue  # the value that holds where the backend does not name the option
     meaning: str  # effect of the option, in one line
     least: int = 0
-    most: int | None = (
-        None  # the range of a number, both ends included, counted in `unit`; None for words only
-    )
+    most: int | None = None  # the end of the range of a number, counted in `unit`; None for words only
     words: Mapping[str, OptionValue] = dataclasses.field(default_factory=dict)
     unit: int = 1  # bytes per 1 of a size; 1 for every other option
 
@@ -83,8 +79,8 @@ def integer(
     )
 
 
+# A size is written as a whole number of units, in which its name ends; the reader receives bytes.
 size = functools.partial(integer, none=AUTO)
-"""Declare a size, written as a whole number of units, whose name ends in the unit; the reader receives bytes."""
 
 
 def choice(*, default: str, among: Iterable[str], meaning: str, name: str = "") -> Any:

@@ -155,10 +155,7 @@ class Reader(SampleSequence):
     """The reader's table of options (`storebench.formats.options`)."""
 
     closed: bool = False  # whether `close` was called
-    asked_samples: int = (
-        0  # by `fetch`, `fetch_into` and `fetch_windows` since the opening, counting repetitions
-    )
-
+    asked_samples: int = 0  # by all calls since the opening, counting repetitions
     plan_seed: Seed | None = None  # of the current plan; None where the samples come in sequence
 
     payload_codec: str
@@ -192,7 +189,7 @@ class Reader(SampleSequence):
 
     @classmethod
     def looks_ahead(cls) -> bool:
-        """Return whether this reader uses a plan."""
+        """Tell whether this reader uses a plan."""
         return cls._plan is not Reader._plan
 
     @final

@@ -81,7 +81,7 @@ PEERS: dict[str, FormatEntry] = {
 BUILTIN |= PEERS
 
 REFERENCES: dict[str, FormatEntry] = {
-    "null": FormatEntry(target="storebench.formats.null:NullFormat"),
+    "null": FormatEntry(target="storebench.formats.memory.format:NullFormat"),
     "container": _peer("container:ContainerFormat", "pyarrow"),
 }
 """Backends that store nothing, so that nobody can choose them as a format."""
@@ -167,8 +167,6 @@ def parse_backend(text: str) -> Backend:
         )
     table, pairs = readers[reader].reader.options_type, [(key, value) for key, _, value in split]
     scales = [(key, value) for key, value in pairs if key == SCALE and key not in table.rows()]
-    if len(scales) > 1:
-        raise UsageError(f"{SCALE} is given twice", where=text, hint="Name it once.")
     decoding = decoding_of(codec, (*([(DECODER, decoder)] if decoder else []), *scales))
     get_codec(str(decoding))  # its error says how to install a missing library
     options = table.spelled([pair for pair in pairs if pair not in scales], f"{name}:{reader}")

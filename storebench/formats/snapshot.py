@@ -6,7 +6,7 @@ from collections.abc import Callable
 from multiprocessing.util import Finalize
 from pathlib import Path
 
-from storebench.errors import DiskFullError, OutputError, StorebenchError, from_os_error
+from storebench.errors import from_os_error
 from storebench.formats.common import damaged
 from storebench.system.scratch import locked_folder, remove
 
@@ -18,7 +18,7 @@ class Snapshot:
         try:
             self.folder, lock = locked_folder(f"snapshot-{kind}")
         except OSError as error:
-            raise _refusal(error, Path(tempfile.gettempdir())) from error
+            raise from_os_error(error, Path(tempfile.gettempdir())) from error
         self.links = "hard links"
         # A Finalize runs at exit too, and only in the process that made it.
         self.remove = Finalize(self, remove, args=(self.folder, lock), exitpriority=0)
@@ -46,20 +46,4 @@ class Snapshot:
                 "a file was removed while the store was being opened", Path(error.filename)
             ) from error
         except OSError as error:
-            raise _refusal(error, self.folder.parent) from error
-
-
-def no_room(full: DiskFullError) -> DiskFullError:
-    """Return the error for a disk without room for a snapshot, with advice on another place for it."""
-    return DiskFullError(
-        f"no snapshot of the store can be made: {full.what}",
-        where=full.where,
-        hint="Free some space, or name another folder in TMPDIR.",
-    )
-
-
-def _refusal(error: OSError, folder: Path) -> StorebenchError:
-    why = from_os_error(error, folder)
-    if isinstance(why, DiskFullError):
-        return no_room(why)
-    return OutputError(f"no snapshot of the store can be made ({error})", where=folder)
+            raise from_os_error(error, self.folder.parent) from error

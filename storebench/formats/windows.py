@@ -36,11 +36,11 @@ def require_fit(out: Batch, count: int, shape: tuple[int, ...], *, contiguous: b
         )
 
 
+# The places of windows, int64 [n, 3]: top row, left column, and 1 for a window that is mirrored left to right, else 0.
 Places = npt.NDArray[np.int64]
-"""Where windows are, int64 [n, 3]: top row, left column, and 1 for a window that is mirrored left to right, else 0."""
 
+# Raw pixels of one or more images as they are stored, uint8 [bytes], C order.
 FlatPixels = npt.NDArray[np.uint8]
-"""Raw pixels of one or more images as they are stored, uint8 [bytes], C order."""
 
 
 # Not frozen, because one is made per batch.

@@ -35,9 +35,7 @@ from storebench.record.manifest import Manifest, StoreSpec
 
 IMAGES = "images"
 LABELS_FILE = "labels.npy"
-
-SUFFIXES_FILE = "suffixes.npy"
-"""Number of each sample's file extension in `SUFFIXES`, where samples are image files as they are."""
+SUFFIXES_FILE = "suffixes.npy"  # number of each sample's extension in `SUFFIXES`, for image files as they are
 
 
 def class_folders(class_names: Sequence[str]) -> list[str]:

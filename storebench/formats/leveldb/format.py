@@ -15,11 +15,10 @@ from storebench.errors import DiskFullError
 from storebench.formats.base import Format, FormatInfo, ReaderInfo, Writer
 from storebench.formats.common import damaged, sync_folder, write_error, write_errors
 from storebench.formats.keyvalue import LABEL_KEY, KeyValueReader, StoredValue, make_key, pack_labels
-from storebench.formats.snapshot import Snapshot, no_room
+from storebench.formats.snapshot import Snapshot
 from storebench.record.manifest import StoreSpec
 
-TABLE_BYTES = 64 << 20  # so few tables that LevelDB maps them all (it maps 1,000)
-
+TABLE_BYTES = 64 << 20  # so large that there are few tables, and LevelDB maps them all (it maps 1,000)
 OPEN_FILES = 1000
 
 
@@ -93,7 +92,7 @@ class LevelDbGetReader(KeyValueReader):
         except plyvel.Error as error:
             failed = write_error(error, folder.parent)  # LevelDB writes a log and a manifest to open anything
             if isinstance(failed, DiskFullError):
-                raise no_room(failed) from error
+                raise failed from error
             raise damaged(f"LevelDB cannot open it ({error})", self.store) from error
 
     def _read_labels(self) -> npt.NDArray[np.int64]:

@@ -59,12 +59,6 @@ class Rung:
     options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     trouble: str = ""  # the problem solved by the optimisation, in words; "" if the rung is no optimisation
     share: Share = Share.NONE  # how the ranks of a job share reading
-    called: str = ""  # the optimisation's name in sentences; "" for its key in capital letters
-
-    @property
-    def name(self) -> str:
-        """The optimisation's name in sentences."""
-        return self.called or self.key.upper()
 
     @property
     def backend(self) -> str:
@@ -76,6 +70,7 @@ class Rung:
 
 _MAPPED = {"explicit": "off", "index": "off", "merged": "off"}
 
+# From the lowest rung to the highest.
 RUNGS = (
     Rung(key="plain", label="LMDB", reader="get", below=None),
     Rung(key="page", label="LMDB, readahead=off", reader="get", options={"readahead": "off"}, below="plain"),
@@ -118,7 +113,6 @@ RUNGS = (
     ),
     Rung(
         key="batches",
-        called="LMM of batches",
         label="LMDB + LMM of batches",
         reader="get",
         share=Share.NODE,
@@ -127,15 +121,12 @@ RUNGS = (
     ),
     Rung(
         key="together",
-        called="LMM of batches over COAL",
         label="… + LMM of batches",
         share=Share.NODE,
         below="coal",
         trouble="every rank of a node reads for itself with planned reads",
     ),
 )
-"""From the lowest rung to the highest."""
-
 
 _NODE = struct.Struct("<HHHH")  # size low, size high, flags, key size
 _LOWER = struct.Struct("<H")

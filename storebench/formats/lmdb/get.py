@@ -121,8 +121,8 @@ class _SharedEnvironment:
     users: int = 0
 
 
+# Open environments by device and inode, because py-lmdb refuses to open a file twice in one process.
 _open_envs: dict[tuple[int, int], _SharedEnvironment] = {}
-"""Open environments by device and inode, because py-lmdb refuses to open a file twice in one process."""
 
 
 def _acquire(store: Path, readahead: bool) -> _SharedEnvironment:

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from storebench.formats.base import FormatInfo, ReaderInfo, Traits
-from storebench.formats.peers.example import image_of, pack_example
 from storebench.formats.peers.rows import PeerFormat, Row, RowsReader, required
+from storebench.formats.peers.tfrecord import image_of, pack_example
 from storebench.formats.peers.writers import LibraryWriter
 
 DATA_FILE = "data.array_record"

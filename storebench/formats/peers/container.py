@@ -165,7 +165,7 @@ def _kind_of(store: Path) -> type[ContainerStream]:
         raise UsageError(
             "a stream serves all samples of a container, or the first ones, and no links in tar",
             where=container.files[0],
-            hint="Use --limit instead of --size, leave out --skip-unreadable, label all samples, or name the backend container.",
+            hint="Name the backend container, without a reader.",
         )
     get_format(STREAMS[type(container)])  # its error says how to install a missing library
     return TarStream if isinstance(container, TarShards) else TfRecordStream

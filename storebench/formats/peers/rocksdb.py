@@ -1,7 +1,6 @@
 """RocksDB through rocksdict: sorted tables of records, read by several keys per call."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,6 @@ import numpy as np
 from storebench.formats.base import FormatInfo, ReaderInfo, Traits
 from storebench.formats.common import damaged
 from storebench.formats.keyvalue import LABEL_KEY, make_key, pack_labels
-from storebench.formats.options import Options, flag
 from storebench.formats.peers.rows import PeerFormat, Row, RowsReader, forget_mapped, required
 from storebench.formats.peers.writers import LibraryWriter
 from storebench.formats.snapshot import Snapshot
@@ -49,22 +47,11 @@ class RocksDbWriter(LibraryWriter):
             path.unlink(missing_ok=True)
 
 
-@dataclass(frozen=True, kw_only=True)
-class RocksDbOptions(Options):
-    """Options of ``rocksdb:batch``."""
-
-    mapped: bool = flag(
-        default=True, meaning="map the tables (allow_mmap_reads); off reads through a block cache"
-    )
-
-
 class RocksDbReader(RowsReader):
     """One call per batch for all its keys."""
 
     library = "RocksDB"
     library_errors = (Exception,)
-    options_type = RocksDbOptions
-    options: RocksDbOptions
 
     def _open(self) -> Any:
         from rocksdict import AccessType, Rdict
@@ -75,7 +62,7 @@ class RocksDbReader(RowsReader):
         self.opened.callback(self._snapshot.remove)
         options = _options()
         options.create_if_missing(False)
-        options.set_allow_mmap_reads(self.options.mapped)
+        options.set_allow_mmap_reads(True)
         self._base = Rdict(str(self._snapshot.folder), options, access_type=AccessType.read_only())
         self.opened.callback(self._base.close)
         record = self._base.get(LABEL_KEY)
@@ -104,6 +91,5 @@ class RocksDbFormat(PeerFormat):
         reader=RocksDbReader,
         summary="rocksdict's get of several keys, one call per batch, opened read-only",
         traits=Traits(forks=False),
-        note="each reader opens a private snapshot: links to the tables, copies of the rest; "
-        "mapped=off, the library's default, halves the rate",
+        note="each reader opens a private snapshot: links to the tables, copies of the rest",
     )

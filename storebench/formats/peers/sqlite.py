@@ -4,15 +4,14 @@ import json
 import os
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from storebench.formats.base import FormatInfo, ReaderInfo
-from storebench.formats.options import Options, size
 from storebench.formats.peers.rows import ERRORS, PeerFormat, Row, RowsReader, required
 from storebench.formats.peers.writers import BlocksWriter
 
 DATA_FILE = "data.sqlite"
+MAPPED_BYTES = 1 << 40  # otherwise each page is copied into SQLite's own cache first, at half the rate
 
 # The labels have an index of their own: reading them from the table would read every page.
 _SCHEMA = """
@@ -43,27 +42,11 @@ class SqliteWriter(BlocksWriter):
         self._writer.commit()
 
 
-@dataclass(frozen=True, kw_only=True)
-class SqliteOptions(Options):
-    """Options of ``sqlite:select``."""
-
-    mapped_bytes: int = size(
-        name="mapped_gib",
-        default=1024,
-        least=0,
-        most=1 << 20,
-        unit=1 << 30,
-        meaning="bytes of the file that are mapped (PRAGMA mmap_size), in GiB; 0 reads through SQLite's page cache",
-    )
-
-
 class SqliteReader(RowsReader):
     """One SELECT per batch, by primary key."""
 
     library = "SQLite"
     library_errors = (sqlite3.Error, *ERRORS)
-    options_type = SqliteOptions
-    options: SqliteOptions
 
     def _open(self) -> Any:
         path = os.fsencode(required(self.store / DATA_FILE).absolute())
@@ -72,12 +55,12 @@ class SqliteReader(RowsReader):
         uri = f"file:{name}?mode=ro&immutable=1"
         self._base = sqlite3.connect(uri, uri=True, check_same_thread=False)
         self.opened.callback(self._base.close)
-        found = self._base.execute("SELECT id, label FROM samples INDEXED BY labels ORDER BY id").fetchall()
+        rows = self._base.execute("SELECT id, label FROM samples INDEXED BY labels ORDER BY id").fetchall()
         # Mapped only now: the kernel reads far around each page of a mapping, here the pages of the index.
-        self._base.execute(f"PRAGMA mmap_size = {self.options.mapped_bytes}")
-        if [number for number, _ in found] != list(range(self.manifest.count)):
+        self._base.execute(f"PRAGMA mmap_size = {MAPPED_BYTES}")
+        if [number for number, _ in rows] != list(range(self.manifest.count)):
             raise ValueError("the ids are not those of the samples")
-        return [label for _, label in found]
+        return [label for _, label in rows]
 
     def _rows(self, numbers: list[int]) -> Sequence[Row]:
         return [row for (row,) in self._base.execute(_BATCH, (json.dumps(numbers),))]
@@ -94,5 +77,4 @@ class SqliteFormat(PeerFormat):
     reads = ReaderInfo(
         reader=SqliteReader,
         summary="one SELECT per batch by primary key, from a mapped file",
-        note="mapped_gib=0 halves the rate: each page is copied into SQLite's own cache first",
     )

@@ -22,8 +22,7 @@ from storebench.record.manifest import Manifest
 
 SHARDS_FILE = "shards.npy"
 
-SHARDS, SHARD_BYTES = 8, 100_000_000
-"""A store has at least so many shards, and none is larger: enough to draw from, each of about 100 MB."""
+SHARDS, SHARD_BYTES = 8, 100_000_000  # the least number of shards of a store, and the most bytes of one
 
 T = TypeVar("T")
 Numbered = tuple[int, Row]

@@ -6,16 +6,49 @@ from pathlib import Path
 from typing import IO
 
 from storebench.datasets.containers.crc32c import masked
+from storebench.datasets.containers.protobuf import BYTES, messages
 from storebench.datasets.containers.tfrecord import records
 from storebench.errors import CorruptDataError
 from storebench.formats.base import FormatInfo, ReaderInfo, Traits
 from storebench.formats.common import damaged
-from storebench.formats.peers.example import image_of, pack_example
-from storebench.formats.peers.rows import PeerFormat, Row
+from storebench.formats.peers.rows import IMAGE, LABEL, PeerFormat, Row
 from storebench.formats.peers.stream import SHARD_BYTES, Numbered, ShardsWriter, StreamReader, T
 from storebench.formats.reader import Seed
 
 READ_BYTES = 8 << 20
+
+
+def pack_example(payload: bytes, label: int) -> bytes:
+    """Return an Example with the features ``image`` (one byte string) and ``label`` (one integer)."""
+    image = _field(1, _field(1, payload))
+    number = _field(3, _field(1, _varint(label)))
+    entries = [(IMAGE, image), (LABEL, number)]
+    features = b"".join(_field(1, _field(1, name.encode()) + _field(2, value)) for name, value in entries)
+    return _field(1, features)
+
+
+def image_of(record: bytes | memoryview) -> memoryview:
+    """Return the bytes of the feature ``image`` of an Example; raise `ValueError` if it has none."""
+    for features in messages(memoryview(record), 1):
+        for entry in messages(features, 1):
+            if any(name == IMAGE.encode() for name in messages(entry, 1)):
+                for feature in messages(entry, 2):
+                    for values in messages(feature, 1):
+                        return next(messages(values, 1))
+    raise ValueError("a record has no image")
+
+
+def _field(number: int, content: bytes) -> bytes:
+    return _varint(number << 3 | BYTES) + _varint(len(content)) + content
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
 
 
 def write_record(file: IO[bytes], record: bytes) -> None:

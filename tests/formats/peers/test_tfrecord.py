@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from storebench.datasets.containers.crc32c import masked
 from storebench.datasets.containers.tfrecord import records
 from storebench.errors import CorruptDataError
-from storebench.formats.peers.example import image_of, pack_example
 from storebench.formats.peers.rows import ERRORS
-from storebench.formats.peers.tfrecord import write_record
+from storebench.formats.peers.tfrecord import image_of, pack_example, write_record
 from tests.support.thinning import examples
 
 EXAMPLE = bytes.fromhex("0a20 0a0e0a05696d61676512050a030a0161 0a0e0a056c6162656c12051a030a0107")
