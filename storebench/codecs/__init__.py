@@ -1,4 +1,4 @@
-"""Codecs turn one image into bytes and back: raw, PNG, JPEG, WebP, JPEG XL, QOI, Zstandard, LZ4, and files as they are."""
+"""Codecs turn one image into bytes and back."""
 
 from storebench.codecs.base import Codec, Payload, RawCodec
 from storebench.codecs.compressed import JpegCodec, PngCodec

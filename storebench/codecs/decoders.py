@@ -143,7 +143,7 @@ class SimpleJpegDecoder(_ArrayDecoder):
     kinds = frozenset({JPEG})
     library = "simplejpeg"
 
-    def array(self, payload: Payload, mode: str, size: ImageSize, least: ImageSize | None) -> DecodedImage:  # noqa: ARG002 - it reads the size itself
+    def array(self, payload: Payload, mode: str, size: ImageSize, least: ImageSize | None) -> DecodedImage:  # noqa: ARG002
         """Decode by TurboJPEG with accurate DCT and smooth upsampling, as Pillow does."""
         import simplejpeg
 

@@ -30,7 +30,7 @@ class ZstdCodec(Codec):
 
 
 class Lz4Codec(Codec):
-    """The raw pixels as one LZ4 block behind their number (4 bytes, little-endian), as ``lz4.block.compress`` writes it."""
+    """The raw pixels as one LZ4 block behind their number (4 bytes), as ``lz4.block.compress`` writes it."""
 
     name = "lz4"
     library = "pyarrow"
@@ -106,7 +106,7 @@ class QoiCodec(_ImageCodec):
 
 
 class JxlCodec(_ImageCodec):
-    """JPEG XL: lossless, or lossy at a quality. Effort 3 decodes twice as fast as the default of 7, for 2% more bytes."""
+    """JPEG XL, lossless or lossy at a quality; effort 3 decodes twice as fast as 7, the default, for 2% more bytes."""
 
     name = "jxl"
     suffix = ".jxl"

@@ -1,4 +1,4 @@
-"""Image files as they are: the payload is the file itself, and a view of each image becomes a sample when it is read."""
+"""Image files as they are: a view of each image becomes a sample when it is read."""
 
 import math
 from collections.abc import Callable, Sequence

@@ -87,7 +87,7 @@ def decoding_of(codec: str, options: Pairs) -> Decoding:
 
 
 def has_decoders(codec: str) -> bool:
-    """Return whether a codec has several decoders to choose from."""
+    """Tell whether a codec has several decoders to choose from."""
     return codec in _COMPRESSED or codec == OriginalCodec.name
 
 
@@ -104,12 +104,12 @@ def get_codec(name: str) -> Codec:
     codec, _, quality = decoding.codec.partition(":")
     graded = {"quality": int(quality)} if quality else {}
     if not has_decoders(codec):
-        found = JxlCodec(**graded) if codec == JxlCodec.name else CODECS[codec]
-        if found.library:
-            require(found.library, f"the codec {codec!r}")
+        plain = JxlCodec(**graded) if codec == JxlCodec.name else CODECS[codec]
+        if plain.library:
+            require(plain.library, f"the codec {codec!r}")
             small = np.zeros((16, 16, 3), np.uint8)
-            found.decode_into(found.encode(small), small)  # loads the library, which is no read of the store
-        return found
+            plain.decode_into(plain.encode(small), small)  # loads the library, which is no read of the store
+        return plain
     decoder = DECODERS[decoding.decoder]()
     if codec == OriginalCodec.name:
         return OriginalCodec(decoder, scaled=decoding.scaled)
@@ -117,5 +117,5 @@ def get_codec(name: str) -> Codec:
 
 
 def any_size(name: str) -> bool:
-    """Return whether a codec's payloads are images of any size, which are cut and resized when they are read."""
+    """Tell whether a codec's payloads are images of any size, which are cut and resized when they are read."""
     return name.partition(":")[0].partition("?")[0] == OriginalCodec.name

@@ -131,7 +131,7 @@ class Format(ABC):
     def writer(self, folder: Path, spec: StoreSpec) -> Writer:
         """Return a writer into the empty `folder`."""
 
-    def writer_for(self, dataset: Dataset, folder: Path, spec: StoreSpec) -> Writer:  # noqa: ARG002 - for formats that refer to its files
+    def writer_for(self, dataset: Dataset, folder: Path, spec: StoreSpec) -> Writer:  # noqa: ARG002
         """Return a writer of the samples of `dataset`; the default is `writer`."""
         return self.writer(folder, spec)
 
@@ -192,6 +192,6 @@ class Format(ABC):
             The file is damaged in such a place.
         """
 
-    def locate(self, store: Path, manifest: Manifest, index: int) -> Path:  # noqa: ARG002 - for formats with one file per sample
+    def locate(self, store: Path, manifest: Manifest, index: int) -> Path:  # noqa: ARG002
         """Return the file or folder that holds sample `index`, for a person who has to inspect it."""
         return store

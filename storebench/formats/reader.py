@@ -46,7 +46,7 @@ class SampleSequence(ABC):
     def __getitem__(
         self, index: int | np.integer[Any] | Several
     ) -> tuple[Image, int] | tuple[Batch, Indices]:
-        """Return decoded samples in new arrays: ``reader[7]``, ``reader[-1]``, ``reader[:10]``, ``reader[[3, 1, 2]]``."""
+        """Return decoded samples in new arrays: ``reader[7]``, ``reader[-1]``, ``reader[:10]``, ``reader[[3, 1]]``."""
         count = len(self)
         if isinstance(index, slice):
             return self._samples(np.arange(*index.indices(count), dtype=np.int64))
@@ -106,8 +106,8 @@ class Traits:
 
 
 BUFFER_NOTE, DISPLACEMENT_NOTE, NEIGHBOURS_NOTE = "shuffle buffer", "displacement", "neighbours kept"
-"""Notes of a reader with the trait `native_order`: the samples of its buffer, the mean displacement of a sample over that
-of a uniform shuffle, and the share of neighbours that stay neighbours."""
+"""Notes of a reader with the trait `native_order`: the samples of its buffer, the mean displacement of a sample over
+that of a uniform shuffle, and the share of neighbours that stay neighbours."""
 
 RequestTable = npt.NDArray[np.int64]
 """Requests to an object store, int64 [n, 3]: begin and end in nanoseconds of ``time.perf_counter_ns``, and bytes."""
@@ -120,7 +120,7 @@ class Fetched(NamedTuple):
     """The work of one call of `Reader.fetch_into` or `Reader.fetch_windows`."""
 
     payload_bytes: int
-    """Bytes of the requested payloads, whole even where a window of each was copied; pixels where the reader decodes."""
+    """Bytes of the requested payloads, whole even for windows; pixels where the reader decodes."""
     decode_ns: int = 0
     """Nanoseconds of the call's wall time that were decoding; 0 for a reader that only copies."""
 
@@ -171,7 +171,7 @@ class Reader(SampleSequence):
 
     @classmethod
     def index_files(cls, store: Path) -> list[Path]:  # noqa: ARG003 - for readers that keep such files
-        """Return the existing files that this reader keeps outside `store`; they are evicted and counted with its own."""
+        """Return the existing files that this reader keeps outside `store`; they are evicted and counted, too."""
         return []
 
     @classmethod
@@ -263,7 +263,7 @@ class Reader(SampleSequence):
 
     @final
     def plan(self, batches: Sequence[Indices], seed: Seed | None = None) -> None:
-        """Announce the batches that this reader will be asked for, in order, until the next plan, so that it may read ahead.
+        """Announce the next batches, in order, until the next plan, so that the reader may read ahead.
 
         Calls follow the plan, one per batch; a call that departs from it must still be answered correctly. `seed` is
         the one by which `native_order` gave their order.
@@ -273,7 +273,7 @@ class Reader(SampleSequence):
         self._plan(batches)
 
     def spread(self, work: Callable[[int], None], count: int) -> None:
-        """Call `work` with each number in ``range(count)``; a reader that decodes in its own threads shares the calls out."""
+        """Call `work` with each number in ``range(count)``, in the reader's own threads if it decodes in some."""
         for row in range(count):
             work(row)
 
@@ -344,7 +344,7 @@ class Reader(SampleSequence):
 
 @functools.cache
 def _overrides_windows(kind: type[Reader]) -> bool:
-    """Return whether `_fetch_windows` is overridden in the class that overrides `_fetch_into`, or in one derived from it.
+    """Tell whether `_fetch_windows` is overridden where `_fetch_into` is, or in a class derived from that.
 
     A subclass that overrides `_fetch_into` alone serves none, because its images may be others than its parent's.
     """

@@ -112,7 +112,7 @@ def format_names() -> list[str]:
 
 
 def is_installed(name: str) -> bool:
-    """Return whether a format can be used; nothing of a peer's library is imported."""
+    """Tell whether a format can be used; nothing of a peer's library is imported."""
     try:
         get_format(name)
     except MissingDependencyError:

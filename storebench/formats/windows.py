@@ -81,7 +81,7 @@ class Windows:
             self._cut_each((image.reshape(image_shape) for image in images), image_shape, out)
 
     def cut_without_kernel(self, images: Batch, out: Batch) -> None:
-        """Copy window i out of ``images[i]`` into ``out[i]`` by numpy and torch: slower, and independent of the kernel."""
+        """Copy window i out of ``images[i]`` into ``out[i]`` by numpy and torch, slower than the kernel does."""
         self._cut_each(iter(images), shape_of(images), out)
 
     def _cut_compiled(

@@ -95,33 +95,25 @@ def build_small_store(
     with store_format.writer(folder, spec) as writer:
         for payload, label in zip(payloads, labels.tolist(), strict=True):
             writer.append(payload, label)
-    manifest = _manifest(spec, store_format, folder, payloads)
-    manifest.write(folder)
-    return SmallStore(
-        format=store_format,
-        path=folder,
-        manifest=manifest,
-        payloads=payloads,
-        pixels=decode(codec, payloads, shape),
-        labels=labels,
-    )
-
-
-def _manifest(spec: StoreSpec, store_format: Format, folder: Path, payloads: Sequence[bytes]) -> Manifest:
     stats = [path.stat() for path in store_format.data_files(folder)]
-    return Manifest(
-        dataset=spec.dataset,
+    manifest = Manifest(
+        dataset=info,
         format=spec.format,
-        codec=spec.codec,
-        count=len(payloads),
+        codec=codec,
+        count=count,
         payload_bytes=sum(map(len, payloads)),
         file_bytes=sum(stat.st_size for stat in stats),
         bytes_on_disk=sum(stat.st_blocks * 512 for stat in stats),
         samples_digest="0" * 32,
-        lossless=get_codec(spec.codec).lossless,
+        lossless=get_codec(codec).lossless,
         build_s=0.0,
         created_utc="2026-01-01T00:00:00+00:00",
         storebench_version=__version__,
+    )
+    manifest.write(folder)
+    pixels = decode(codec, payloads, shape)
+    return SmallStore(
+        format=store_format, path=folder, manifest=manifest, payloads=payloads, pixels=pixels, labels=labels
     )
 
 
@@ -209,14 +201,7 @@ def mapped_files() -> list[str]:
     return sorted({line.split(maxsplit=5)[5] for line in lines if len(line.split(maxsplit=5)) == 6})
 
 
-def fingerprint(folder: Path) -> dict[str, tuple[int, int, str]]:
-    """Return size, modification time and content of every file, by its path in `folder`."""
-    return {
-        str(path.relative_to(folder)): (
-            path.stat().st_size,
-            path.stat().st_mtime_ns,
-            hashlib.blake2b(path.read_bytes()).hexdigest(),
-        )
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
+def fingerprint(folder: Path) -> dict[Path, tuple[int, bytes]]:
+    """Return modification time and content of every file of a folder."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in files}

@@ -16,12 +16,10 @@ READERS = [(name, reader) for name in STORING for reader in local_readers(get_fo
 
 
 def run_mounted(mount: str, code: str, *arguments: object, forks: bool = True) -> str:
-    """In a copy of this process with mounts of its own, run the shell line `mount`, then `code`; return what it printed.
+    """In a copy of this process, with its own mounts, run the shell line `mount`, then `code`; return its output.
 
     A new process runs it if not `forks`.
     """
-    if not _may_mount():
-        pytest.skip("mounting needs root with CAP_SYS_ADMIN")
     if forks:
         done = run_code(code, *arguments, first=functools.partial(own_mounts, mount))
     else:
@@ -32,19 +30,8 @@ def run_mounted(mount: str, code: str, *arguments: object, forks: bool = True) -
     return done.stdout
 
 
-@functools.cache
-def _may_mount() -> bool:
-    try:
-        probe = ["unshare", "--mount", "sh", "-c", "mount -t tmpfs none /mnt"]
-        return subprocess.run(probe, capture_output=True, check=False).returncode == 0
-    except FileNotFoundError:
-        return False
-
-
 def ext4_image(folder: Path, size: str, *options: str) -> Path:
-    """Make an ext4 of this size in a file, or skip the test where none can be mounted."""
-    if not _may_loop():
-        pytest.skip("a file cannot be mounted here: needs root, mkfs.ext4 and loop devices")
+    """Make an ext4 of this size in a file."""
     image = folder / "ext4.img"
     with image.open("wb") as file:
         file.truncate(int(size.removesuffix("M")) << 20)
@@ -53,7 +40,8 @@ def ext4_image(folder: Path, size: str, *options: str) -> Path:
 
 
 @functools.cache
-def _may_loop() -> bool:
+def _may_mount() -> bool:
+    """Tell whether this process is root with CAP_SYS_ADMIN, mkfs.ext4 and loop devices."""
     script = (
         'set -e; cd "$(mktemp -d)"; trap "rm -r $PWD" EXIT; truncate -s 4M image; mkdir on; '
         "mkfs.ext4 -q -F image; mount -o loop image on; umount on"
@@ -63,6 +51,12 @@ def _may_loop() -> bool:
     except FileNotFoundError:
         return False
     return done.returncode == 0
+
+
+@pytest.fixture(autouse=True)
+def mounting() -> None:
+    if not _may_mount():
+        pytest.skip("mounting needs root with CAP_SYS_ADMIN, mkfs.ext4 and loop devices")
 
 
 FILL_UP = """

@@ -139,36 +139,8 @@ def test_a_container_that_is_converted(here: Here, in_memory: Path, kind: str) -
         path.write_bytes(content)
 
 
-SCENARIO = """\
-name = "s"
-replicates = 2
-
-[[matrix]]
-dataset = "mnist"
-synthetic = true
-limit = 8
-size = 10
-backends = ["lmdb"]
-cache = ["warm", "limited"]
-memory = "400 MiB"
-compute = "none"
-workers = [0]
-seed = 1
-"""
-TOML_VALUES = (
-    *("-1", str(2**70), "1e999", "nan", "true", '""', '"\\u0000"', "[]", "{}", "[[1]]", "07:32:00"),
-    *("[" * 5000 + "]" * 5000, '"emulated:' + "9" * 400 + '"', "9" * 5000, "2026-13-45", "'''", '"x'),
-)
-
-
 def test_a_scenario(here: Here, tmp_path: Path) -> None:
-    path, stores = tmp_path / "scenario.toml", tmp_path / "stores"
-    lines = SCENARIO.splitlines()
-    for number, line in enumerate(lines):
-        for value in TOML_VALUES if " = " in line else ():
-            changed = f"{line.split(' = ')[0]} = {value}"
-            path.write_text("\n".join([*lines[:number], changed, *lines[number + 1 :]]), encoding="utf-8")
-            here(changed[:60], "bench", path, "--dry-run", "--out", tmp_path / "run", "--stores", stores)
+    path = tmp_path / "scenario.toml"
     for name, content in RAW.items():
         path.write_bytes(content)
-        assert here(name, "bench", path, "--dry-run", "--stores", stores) == 2, name
+        assert here(name, "bench", path, "--dry-run", "--stores", tmp_path / "stores") == 2, name

@@ -314,7 +314,7 @@ def test_a_payload_that_does_not_decode_is_an_error_that_names_the_sample(
     content = bytearray(victim.read_bytes())
     content[40:60] = bytes(20)
     victim.write_bytes(content)
-    with pytest.raises(CorruptDataError, match=r"sample \d+: a png payload of \d+ bytes does not decode"):
+    with pytest.raises(CorruptDataError, match=r"sample \d+: png: a payload of \d+ bytes does not decode"):
         only_record(cell, stores, run_folder)
 
 

@@ -60,7 +60,7 @@ class FilesWriter(Writer):
         folders = [folder / IMAGES / name for name in class_folders(spec.dataset.class_names)]
         for path in folders:
             path.mkdir(parents=True)
-        self._prefixes = [os.path.join(path, "") for path in folders]  # noqa: PTH118 - keeps the final slash
+        self._prefixes = [f"{path}/" for path in folders]
 
     def append(self, payload: Payload, label: int) -> None:
         suffix = self._suffix or suffix_of(bytes(payload[:12]))
@@ -96,7 +96,7 @@ class FilesReader(Reader):
         if not (store / IMAGES).is_dir():
             raise damaged("the folder of images is missing", store / IMAGES)
         # The path is in pieces that are joined in the loop: a list of all paths would be 100 MB for ImageNet.
-        self._prefixes = [os.path.join(store.absolute(), IMAGES, name, "") for name in folders]  # noqa: PTH118 - keeps the final slash
+        self._prefixes = [f"{store.absolute() / IMAGES / name}/" for name in folders]
         self._suffix = get_codec(manifest.codec).suffix
         self._suffixes: list[int] | None = None
         if any_size(manifest.codec):
@@ -153,7 +153,7 @@ class FilesThreadsOptions(Options):
         least=1,
         most=1024,
         none=AUTO,
-        meaning="files that are read and decoded at the same time; auto is the cell's threads, else the cores that we may use",
+        meaning="files that are read and decoded at the same time; auto is the cell's threads, else the usable cores",
     )
     ahead: int = integer(
         default=512,

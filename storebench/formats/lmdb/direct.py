@@ -1,4 +1,4 @@
-"""LMDB without the library: explicit reads at offsets of the page index or of a tree walk, and the ladder of options."""
+"""LMDB without the library: reads at offsets of the page index or of a tree walk, and the ladder of options."""
 
 import os
 import struct

@@ -116,7 +116,7 @@ def _walk(file: PageFile, identity: FileIdentity) -> PageIndex:
 
 
 def _numbered(nodes: Nodes, first: int) -> int:
-    """Return how many of the first nodes have the keys `first`, ``first + 1`` and so on."""
+    """Return the number of first nodes with the keys `first`, ``first + 1`` and so on."""
     digits = nodes.data[nodes.keys[:, None] + np.arange(8)].astype(np.int64) - ord("0")
     numbers = digits @ (10 ** np.arange(7, -1, -1))
     right = (nodes.key_lengths == 8) & ((digits >= 0) & (digits <= 9)).all(axis=1)

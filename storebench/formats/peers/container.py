@@ -185,7 +185,7 @@ class ContainerFormat(Format):
         return {
             "random": ReaderInfo(
                 reader=ContainerReader,
-                summary="any order: row groups of Parquet, mapped Arrow, LMDB's get, h5py, offsets in tar, TFRecord and MDS",
+                summary="any order: row groups, mapped Arrow, LMDB's get, h5py, offsets in tar, TFRecord and MDS",
                 traits=Traits(fixed_place=True),
             ),
             "stream": ReaderInfo(

@@ -16,7 +16,7 @@ HEADER_BYTES = 512
 
 
 class SafetensorsWriter(PackedWriter):
-    """Write labels and offsets before the images, whose bytes may go on: the library writes only whole files from memory."""
+    """Write labels and offsets before the images, as they come: the library writes only whole files from memory."""
 
     file_name = "data.safetensors"
 

@@ -43,7 +43,7 @@ class ShardsWriter(LibraryWriter):
 
 
 def randomness(order: Indices) -> tuple[float, float]:
-    """Return how random an order is: mean displacement over that of a uniform shuffle, and the share of neighbours kept."""
+    """Return the mean displacement of an order over that of a uniform shuffle, and the share of neighbours kept."""
     count = len(order)
     uniform = (count * count - 1) / (3 * count)
     displacement = float(np.abs(order - np.arange(count)).mean()) / uniform if count > 1 else 1.0
@@ -122,7 +122,7 @@ class StreamReader(RowsReader):
         """Yield the samples of all shards with their numbers, shuffled unless `seed` is None."""
 
     def _files(self, paths: list[Path], buffering: int = -1) -> Iterator[tuple[Path, IO[bytes]]]:
-        """Yield the shards one after the other, each open until the next: files, or what a server sent in their stead."""
+        """Yield the shards one after the other, each open until the next: files, or the contents that a server sent."""
         if self._objects is None:
             for path in paths:
                 with path.open("rb", buffering) as file:
@@ -154,16 +154,16 @@ class StreamReader(RowsReader):
 
     def _gathered(self, numbers: list[int]) -> list[Row]:
         """Return samples from a scan of the shards in their order, which begins again if it is past one of them."""
-        wanted, found = set(numbers), dict[int, Row]()
+        wanted, rows = set(numbers), dict[int, Row]()
         if min(wanted) < self._scanned:
             self._scan, self._scanned = self._serve(None), 0
         for number, row in self._scan:
             self._scanned = number + 1
             if number in wanted:
-                found[number] = row
-                if len(found) == len(wanted):
+                rows[number] = row
+                if len(rows) == len(wanted):
                     break
-        return [found[number] for number in numbers]
+        return [rows[number] for number in numbers]
 
     def notes(self) -> dict[str, str]:
         notes = {BUFFER_NOTE: str(self.options.buffer)}

@@ -124,7 +124,7 @@ class TfRecordReader(StreamReader):
 class TfRecordFormat(PeerFormat):
     info = FormatInfo(
         name="tfrecord",
-        summary="TFRecord shards of at most 100 MB, an eighth of the samples or less, of tf.train.Example (image, label)",
+        summary="TFRecord shards of at most 100 MB and an eighth of the samples, of tf.train.Example (image, label)",
         default_codec="jpeg",
         default_reader="stream",
     )

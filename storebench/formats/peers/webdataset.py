@@ -125,7 +125,7 @@ class WebDatasetRangesReader(RemoteReader):
         for number in range(len(load_integers(self.store / SHARDS_FILE))):
             path = required(self.store / WebDatasetReader.shard_name(number))
             with open_source(path) as stream:
-                images = (one for one in members(stream, str(path)) if not one.name.endswith(".cls"))
+                images = (part for part in members(stream, str(path)) if not part.name.endswith(".cls"))
                 self._pieces += [Piece(path.name, image.offset, image.size) for image in images]
         if len(self._pieces) != self.manifest.count:
             raise damaged(

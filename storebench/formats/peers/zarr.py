@@ -18,7 +18,7 @@ SHARD_BYTES = 64 << 20
 
 
 class ZarrWriter(PackedWriter):
-    """Keep the payloads in a file until their greatest length is known: Zarr pads payloads, and compresses the padding away."""
+    """Keep the payloads in a file until their greatest length is known: Zarr pads them, and compresses the padding."""
 
     file_name = "unfinished.bin"
 
@@ -129,7 +129,7 @@ class TensorStoreReader(ZarrReader):
 class ZarrFormat(PeerFormat):
     info = FormatInfo(
         name="zarr",
-        summary="Zarr v3: image [N,H,W,C], or payloads [N,longest] with their length; one chunk per image, shards of 64 MiB",
+        summary="Zarr v3: image [N,H,W,C], or payloads [N,longest]; one chunk per image, shards of 64 MiB",
         default_codec="raw",
         default_reader="zarr",
     )
@@ -138,7 +138,7 @@ class ZarrFormat(PeerFormat):
         reader=ZarrReader,
         summary="zarr-python's oindex, one call per batch",
         traits=Traits(served=True),
-        note="about a millisecond per sample in Python, whatever its size; a missing shard would read as zeros, so the files are counted",
+        note="about a millisecond per sample in Python, whatever its size",
     )
 
     def readers(self) -> Mapping[str, ReaderInfo]:

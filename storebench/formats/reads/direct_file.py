@@ -236,7 +236,7 @@ class DirectFile:
                 self.read_fully(at, out[row])
 
     def read_windows(self, offsets: Offsets, windows: Windows, image_shape: ImageShape, out: Batch) -> None:
-        """Read raw images one by one with ``preadv``, image i from ``offsets[i]``, and copy a window of each into `out`."""
+        """Read raw images with ``preadv``, image i from ``offsets[i]``, and copy a window of each into `out`."""
         image = np.empty((1, *image_shape), np.uint8)
         for row, at in enumerate(offsets.tolist()):
             self.read_fully(at, image.reshape(-1))

@@ -34,7 +34,7 @@ class ExtentReader(Reader):
     reads: PlannedReads
 
     @classmethod
-    def ahead_bytes(cls, options: Options, manifest: Manifest) -> int:  # noqa: ARG003 - the window does not depend on the store
+    def ahead_bytes(cls, options: Options, manifest: Manifest) -> int:  # noqa: ARG003
         """Return the window that is read ahead of the loop. A store that is read in one pass is read further ahead."""
         assert isinstance(options, ReadPolicy)
         return options.window() if options.explicit and options.merged else 0

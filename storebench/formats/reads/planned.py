@@ -34,11 +34,13 @@ from storebench.probes.cgroup import memory_limit_bytes
 from storebench.probes.page_count import PAGE_BYTES
 from storebench.system.scratch import remove_unused, shared_folder
 
-KIB, MIB = 1 << 10, 1 << 20
-MOST_MIB = 1 << 20
+MIB = 1 << 20
 
-MIN_UNIT_BYTES = 4 * MIB
-"""Least bytes that are read together if reads are merged: LMDBIO's figure for COAL."""
+MIN_UNIT_BYTES = (
+    4 * MIB
+)  # the least bytes that are read together if reads are merged: LMDBIO's figure for COAL
+SWEEP_BYTES = 256 * MIB  # small samples that span no more are read in one pass
+GAP_BYTES = 8 << 10  # a gap between samples of no more is read through, instead of asking twice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,25 +59,9 @@ class ReadPolicy(Options):
         name="window_mib",
         default=None,
         least=4,
-        most=MOST_MIB,
+        most=1 << 20,
         unit=MIB,
         meaning="how far to read ahead of the loop, in MiB; auto: 64, or 1/8 of the control group's memory limit",
-    )
-    sweep_bytes: int = size(
-        name="sweep_mib",
-        default=256,
-        least=0,
-        most=MOST_MIB,
-        unit=MIB,
-        meaning="read small samples in one pass where they span at most this many MiB",
-    )
-    gap_bytes: int = size(
-        name="gap_kib",
-        default=8,
-        least=0,
-        most=MOST_MIB,
-        unit=KIB,
-        meaning="read through a gap of up to this many KiB instead of asking twice",
     )
     readers_at_a_time: int | None = integer(
         default=None,
@@ -90,7 +76,7 @@ class ReadPolicy(Options):
 
     def sweep(self) -> int:
         """Return the most bytes that small samples may span to be read in one pass."""
-        return min(self.sweep_bytes, _room_bytes())
+        return min(SWEEP_BYTES, _room_bytes())
 
 
 def _room_bytes() -> int:
@@ -138,18 +124,17 @@ class Turns:
         return slot
 
 
+# Bytes that are mapped per call. Few, long calls release the GIL; short ones and the copying thread block each other.
 _MAP_BYTES = 256 << 20
-"""Bytes that are mapped per call. Few, long calls release the GIL; short ones and the copying thread block each other."""
 
+# A resident span is trusted for some seconds, or times as long as asking about it took: the shorter of the two.
 _TRUSTED_S, _TRUSTED_TIMES = 0.5, 20
-"""A resident span is not asked about again for so many seconds, or times as long as asking took: the shorter of the two."""
 
+# Return offsets and lengths (int64 [n], bytes) of samples, or raise `IndexError`.
 Locate = Callable[[Indices], tuple[Offsets, Offsets]]
-"""Return offsets and lengths (int64 [n], bytes) of samples, or raise `IndexError`."""
 
-
+# Offsets and lengths of a batch's samples, and whether to copy them from the mapping; else by ``preadv``.
 BatchPlaces = tuple[Offsets, Offsets, bool]
-"""Offsets and lengths of a batch's samples, and whether to copy them from the mapping; else by ``preadv``."""
 
 
 class PlannedReads:
@@ -256,7 +241,7 @@ class PlannedReads:
         if frac == 1.0:
             return NO_PIECES
         if self.policy.merged:
-            pieces = merge(offsets, lengths, self.policy.gap_bytes)
+            pieces = merge(offsets, lengths, GAP_BYTES)
         else:
             stops = (offsets + lengths + (PAGE_BYTES - 1)) & -PAGE_BYTES
             pieces = Pieces(starts=offsets & -PAGE_BYTES, stops=stops)
@@ -356,7 +341,7 @@ class _Lookahead:
                 if self._stopped:
                     return
                 window = self._window(batches)
-                # Small samples are copied in such short calls that mapping at the same time takes longer than mapping first.
+                # Small samples are copied in short calls: mapping at the same time takes longer than mapping first.
                 while self._in_one_pass and self._reads.map_some():
                     pass
                 self._done.put(window)

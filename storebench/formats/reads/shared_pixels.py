@@ -71,10 +71,10 @@ class SharedPixels:
             except OSError as error:
                 raise OutputError(f"no shared memory ({error.strerror})", where=self.path) from error
             try:
-                # No process ever waits for the exclusive lock, because readers hold the shared lock for as long as they read.
+                # No process ever waits for the exclusive lock, because readers hold the shared one while they read.
                 if lock_alone(handle) and is_at(handle, self.path) and not _is_complete(handle):
                     self._fill(handle, shape, size, fill)
-                # This waits only for a process that fills it. Changing one lock into the other is not atomic, so check again.
+                # This waits only for a process that fills it. Changing the lock is not atomic, so check again.
                 fcntl.flock(handle, fcntl.LOCK_SH)
                 if is_at(handle, self.path) and _is_complete(handle):
                     return handle

@@ -50,15 +50,6 @@ def test_hdf5_payloads_lie_between_offsets(build: Build) -> None:
     assert found == small.payloads
 
 
-def test_hdf5_payloads_may_cross_chunks(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("storebench.formats.hdf5.get.BUFFER_BYTES", 1000)
-    small = build("hdf5", "raw")
-    packed = build("hdf5", "png")
-    for store in (small, packed):
-        with store.open() as reader:
-            np.testing.assert_array_equal(read_pixels(reader, range(COUNT)), store.pixels)
-
-
 def test_hdf5_offsets_that_lie_are_refused(build: Build) -> None:
     small = build("hdf5", "png")
     with h5py.File(small.path / "data.h5", "r+") as file:

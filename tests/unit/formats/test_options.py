@@ -22,8 +22,8 @@ WRONG = [
         "lmdb:direct?window_mib=3",
         "lmdb:direct: window_mib must be a whole number from 4 to 1048576 or 'auto', not '3'",
     ),
-    ("hdf5:direct?gap_kib=-1", "hdf5:direct: gap_kib must be a whole number from 0 to 1048576, not '-1'"),
-    ("hdf5:direct?gap_kib=٣", "hdf5:direct: gap_kib must be a whole number from 0 to 1048576, not '٣'"),
+    ("png:threads?ahead=-1", "files:threads: ahead must be a whole number from 0 to 1048576, not '-1'"),
+    ("png:threads?ahead=٣", "files:threads: ahead must be a whole number from 0 to 1048576, not '٣'"),
     (
         "hdf5:direct?readers_at_a_time=0",
         "hdf5:direct: readers_at_a_time must be a whole number from 1 to 1024 or 'off', not '0'",
@@ -82,7 +82,6 @@ def test_a_reader_receives_typed_values(store: SmallStore) -> None:
     options: dict[str, bool | int | str] = {
         "merged": False,
         "window_mib": 16,
-        "gap_kib": "4",
         "readers_at_a_time": 2,
     }
     with open_reader(store.path, "direct", **options) as reader:
@@ -92,8 +91,6 @@ def test_a_reader_receives_typed_values(store: SmallStore) -> None:
         "explicit": True,
         "merged": False,
         "window_bytes": 16 << 20,
-        "sweep_bytes": 256 << 20,
-        "gap_bytes": 4 << 10,
         "readers_at_a_time": 2,
         "index": True,
         "keep_leaf": False,

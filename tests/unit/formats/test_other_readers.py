@@ -12,7 +12,6 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
-import lmdb
 import numpy as np
 import pytest
 
@@ -102,15 +101,6 @@ def test_lmdb_is_read_once_for_all_readers_of_a_machine(tmp_path: Path, codec: s
     assert segment.exists()
     second.close()
     assert not segment.exists()
-
-
-def test_a_payload_that_does_not_decode_is_named_when_lmdb_is_shared(tmp_path: Path) -> None:
-    store = small(tmp_path, "lmdb", "png")
-    with lmdb.open(str(store.path), map_size=1 << 30) as env, env.begin(write=True) as txn:
-        txn.put(b"00000003", bytes(len(store.payloads[3])))
-    with pytest.raises(CorruptStoreError, match=r"data\.mdb: sample 3: "):
-        open_reader(store.path, "shared")
-    assert not (SEGMENTS / f"{USER}-lmm-{store_tag(store.path, store.manifest)}").exists()
 
 
 OPENERS, TIMES = 8, 10

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from storebench.errors import CellFailedError, CorruptStoreError
 from storebench.formats.base import Reader
-from storebench.formats.reads import direct_file
+from storebench.formats.reads import direct_file, planned
 from storebench.formats.reads.direct_file import SMALL_BYTES, DirectFile, merge
 from storebench.formats.reads.planned import Turns
 from storebench.formats.registry import get_format
@@ -37,7 +37,7 @@ OPTIONS: list[dict[str, str]] = [
     {"index": "off"},
     {"index": "off", "keep_leaf": "on"},
     {"readers_at_a_time": "2"},
-    {"window_mib": "4", "sweep_mib": "0"},
+    {"window_mib": "4"},
 ]
 
 
@@ -114,8 +114,10 @@ def test_merged_pieces_cover_all_samples_and_cross_no_wider_gap(
 @pytest.mark.parametrize("state", ["cold", "warm"])
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: ",".join(map("=".join, options.items())))
 def test_every_switch_serves_the_same_samples_in_the_asked_order(
-    store: SmallStore, options: dict[str, str], state: str
+    store: SmallStore, options: dict[str, str], state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if "window_mib" in options:
+        monkeypatch.setattr(planned, "SWEEP_BYTES", 0)
     plan = batches_of(len(store.labels))[:20]
     for served in (assert_serves, assert_serves_windows):
         if state == "cold":
@@ -135,21 +137,25 @@ def test_calls_that_depart_from_the_plan_are_answered_rightly(store: SmallStore,
     indices = st.lists(st.integers(0, count - 1), max_size=50).map(lambda some: np.array(some, np.int64))
     plan = data.draw(st.lists(indices, max_size=6))
     asked = data.draw(st.lists(st.sampled_from(plan) | indices if plan else indices, max_size=8))
-    with opened(store, sweep_mib=data.draw(st.sampled_from(["0", "256"]))) as reader:
+    with pytest.MonkeyPatch.context() as patch, opened(store) as reader:
+        patch.setattr(planned, "SWEEP_BYTES", data.draw(st.sampled_from([0, 256 << 20])))
         reader.plan(plan)
         for batch in asked:
             assert_serves(reader, store, batch.copy())
 
 
 @pytest.mark.still_pages
-@pytest.mark.parametrize("planned", [True, False])
-def test_a_cold_tenth_reads_what_it_asked_for_without_major_faults(store: SmallStore, planned: bool) -> None:
+@pytest.mark.parametrize("announced", [True, False])
+def test_a_cold_tenth_reads_what_it_asked_for_without_major_faults(
+    store: SmallStore, announced: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planned, "GAP_BYTES", 0)
     plan = batches_of(len(store.labels))[:5]
     out = np.ones((64, *store.pixels.shape[1:]), np.uint8)
-    with opened(store, gap_kib="0") as reader:
+    with opened(store) as reader:
         make_cold(store)
         before, faults = device_bytes(), resource.getrusage(resource.RUSAGE_SELF).ru_majflt
-        if planned:
+        if announced:
             reader.plan(plan)
         done = sum(reader.fetch_into(batch, out).payload_bytes for batch in plan)
         read = device_bytes() - before
@@ -159,19 +165,6 @@ def test_a_cold_tenth_reads_what_it_asked_for_without_major_faults(store: SmallS
         pages = -(-(store.pixels[0].nbytes + 16) // PAGE_BYTES) * PAGE_BYTES
         assert read <= done * pages / store.pixels[0].nbytes + (64 << 10)
         assert "0 resident" in reader.notes()["windows"]
-
-
-@pytest.mark.still_pages
-def test_residency_decides_and_is_noted(store: SmallStore) -> None:
-    plan = batches_of(len(store.labels))[:4]
-    with opened(store) as reader:
-        make_cold(store)
-        for batch in plan:
-            assert_serves(reader, store, batch)
-        assert reader.notes()["windows"].startswith("0 resident")
-        for batch in plan:
-            assert_serves(reader, store, batch)
-        assert reader.notes()["windows"].startswith("4 resident"), reader.notes()
 
 
 def asked_bytes(reader: Reader) -> int:

@@ -53,18 +53,6 @@ def test_three_ways_cut_the_same_pixels(case: tuple[Batch, Windows]) -> None:
     np.testing.assert_array_equal(each, expected)
 
 
-def test_images_may_be_chosen_and_parts_taken() -> None:
-    images = np.arange(4 * 5 * 6 * 3, dtype=np.uint8).reshape(4, 5, 6, 3)
-    windows = Windows(places=np.array([(1, 2, 1), (0, 0, 0), (2, 1, 1)]), height=3, width=4)
-    which = np.array([3, 0, 3])
-    out = np.zeros((3, 3, 4, 3), np.uint8)
-    windows.cut(images, out, which)
-    np.testing.assert_array_equal(out, sliced(images[which], windows))
-    part = np.zeros((2, 3, 4, 3), np.uint8)
-    windows.part(slice(1, 3)).cut(images, part, which[1:])
-    np.testing.assert_array_equal(part, out[1:])
-
-
 @pytest.mark.parametrize("compiled", [pytest.param(True, marks=needs_kernel), False])
 def test_without_a_kernel_the_same_is_cut_and_the_same_refused(
     compiled: bool, monkeypatch: pytest.MonkeyPatch
