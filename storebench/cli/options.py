@@ -6,8 +6,7 @@ import os
 import re
 import shlex
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -43,17 +42,6 @@ def require_devices(cells: Iterable["Cell"], *, nodes: int = 1) -> None:
         from storebench.training.devices import require_devices as require
 
         require({cell.device for cell in on_gpus}, ranks=max(cell.ranks // nodes for cell in on_gpus))
-
-
-@contextmanager
-def about(place: str) -> Iterator[None]:
-    """Name an argument or option in an error that does not say where it is."""
-    try:
-        yield
-    except UsageError as error:
-        if error.where is not None:
-            raise
-        raise type(error)(error.what, where=place, hint=error.hint) from None
 
 
 def refuse_places(backends: Sequence[str]) -> None:

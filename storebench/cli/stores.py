@@ -28,7 +28,6 @@ from storebench.cli.options import (
     SkipUnreadableOption,
     SplitOption,
     SyntheticOption,
-    about,
 )
 from storebench.errors import UsageError
 from storebench.settings.words import Split
@@ -105,8 +104,7 @@ def convert(
             raise UsageError(
                 f"no more than {MOST_PROCESSES} processes encode, not {processes:,}", where="--processes"
             )
-        with about("BACKEND"):
-            parsed = [parse_backend(name) for name in backends]
+        parsed = [parse_backend(name) for name in backends]
         # Several backends may read one store (memory:python, memory:native).
         wanted = list({store_name_of(backend): backend for backend in parsed}.values())
         if not decode:
