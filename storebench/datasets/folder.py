@@ -2,7 +2,6 @@
 
 import os
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -166,19 +165,12 @@ def find_splits(path: Path, seen: ScanSnapshot) -> Splits:
     named = [name for name in holding if split_of(name)]
     if are_both(named) or named == holding:
         return _chosen(path, named, folders)
-    if deep := [name for name in named if has_class_folders(path / name, seen)]:
-        other = next(name for name in holding if name not in named)
+    if mixes_splits(holding) or any(has_class_folders(path / name, seen) for name in named):
+        like = next(name for name in holding if like_split(name))
         raise CorruptDataError(
-            f"{deep[0]}/ has class folders of its own, and {other}/ beside it has images: it may be a split or a class",
+            f"{like}/ and the folders beside it may be splits or classes",
             where=path,
-            hint=f"Name {path / deep[0]} to use it alone, move one of them, or rename {deep[0]}/ if it is a class.",
-        )
-    if mixes_splits(holding):
-        train = next(name for name in holding if split_of(like_split(name)) == Split.TRAIN)
-        raise CorruptDataError(
-            f"{train}/ and a folder beside it look like splits, not classes, and it is not clear which",
-            where=path,
-            hint=f"Name {path / train} to use it alone, or call the splits train/ and val/.",
+            hint=f"Name {path / like} to use it alone, call the splits train/ and val/, or rename what is a class.",
         )
     return Splits()
 
@@ -397,12 +389,9 @@ def _scan_list(path: Path, seen: ScanSnapshot) -> FoundFiles:
     files = listed_files(path)
     names = tuple(map(str, range(max(label for _, label in files) + 1)))
     labels = {label for _, label in files}
-    counts = Counter(os.path.normpath(name) for name, _ in files)
-    several = sum(count > 1 for count in counts.values())
-    repeated = f"{number_of(several, 'file')} listed more than once, each time as a sample"
     one_class = f"one class only, so every label is {next(iter(labels))}" if len(labels) == 1 else ""
     source = Provenance(origin=Origin.REAL, source="image files in a list")
-    return look_at(path.parent, files, names, source.noted(one_class, repeated if several else ""))
+    return look_at(path.parent, files, names, source.noted(one_class))
 
 
 def listed_files(path: Path) -> list[tuple[str, int]]:

@@ -37,7 +37,6 @@ from storebench.stores.trials import (
     COPY_ROWS,
     in_batches,
     in_sequence,
-    in_threads,
 )
 from storebench.units import format_bytes
 
@@ -103,7 +102,6 @@ def _ranges(container: Ranges, samples: int, scan_s: float) -> FileSamples:
 
     def settings(source: Source, folder: Path) -> Iterator[Setting | Trial]:  # noqa: ARG001 - nothing is copied
         yield from in_sequence(source, items)
-        yield from in_threads(source, cold=True)
         if is_stream and len(items) > BUFFERS[0]:
             # How far each moves the samples of one shard, over a uniform shuffle.
             orders = (TfRecordReader.shuffled(iter(range(len(items))), buffer, (0,)) for buffer in BUFFERS)
@@ -169,7 +167,6 @@ def _row_groups(container: ParquetRows, samples: int) -> FileSamples:
             now = replace(source, value=f"{rows:,}")
             yield Setting(name="row_group_size of the writer", now=now, tried=few)
         yield from in_batches(source, BATCH)
-        yield from in_threads(source, cold=False)
 
     return _candidate(part, path, partial(_row_reads, container), items, settings)
 
@@ -218,7 +215,6 @@ def _batches(container: ArrowRows, samples: int) -> FileSamples:
 
     def settings(source: Source, folder: Path) -> Iterator[Setting | Trial]:  # noqa: ARG001 - nothing is copied
         yield from in_sequence(source, range(count))
-        yield from in_threads(source, cold=False)
 
     items = drawn(range(count), samples)
     return _candidate(part, path, partial(_row_reads, container), items, settings, maps=True)

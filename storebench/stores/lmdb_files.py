@@ -24,7 +24,6 @@ from storebench.stores.random_reads import (
     drawn,
     spread,
 )
-from storebench.stores.trials import in_threads
 
 MOST_SCANNED = 20_000  # first records of a database, fewer after `SCAN_S`: samples are drawn from these
 SCAN_S = 1.0
@@ -83,9 +82,7 @@ def _settings(source: Source, folder: Path) -> Iterator[Setting | Trial]:  # noq
     if on and off:
         gain = "as fast, larger than memory"  # each read finds the file evicted
         yield Trial(setting="readahead", now="on", tried="off", factor=on / off, gain=gain)
-    each = way("1", each=True)
-    yield Setting(name="samples per transaction", now=each, tried=way("all"))
-    yield from in_threads(each, cold=True, shared=True)
+    yield Setting(name="samples per transaction", now=way("1", each=True), tried=way("all"))
 
 
 @contextmanager

@@ -77,8 +77,6 @@ class Source:
     maps: bool  # whether the library maps the file
     value: str = ""  # of the setting that is tried
     batch: int = 1  # samples of each item
-    threads: int = 1
-    shared: bool = False  # whether all threads read what was opened once
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,13 +3,10 @@
 import itertools
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-from storebench.probes.machine import usable_cores
-from storebench.stores.random_reads import Prepare, Setting, Source, Trial, evicted
+from storebench.stores.random_reads import Setting, Source, Trial, evicted
 
 READ_S = 0.25  # of one reading
 ROUNDS, ENOUGH_S = 3, 3.0  # no round of a setting begins later
@@ -47,21 +44,14 @@ def _rate(source: Source, cold: bool) -> float:
     """Return samples per second; 0 if the page cache cannot be brought into the state of the setting."""
     if cold and evicted(source.path)[1]:
         return 0.0
-    parts = [source.items[number :: source.threads] for number in range(source.threads)]
-    with ExitStack() as stack, ThreadPoolExecutor(source.threads) as threads:
-        opened = [stack.enter_context(source.open()) for _ in range(1 if source.shared else source.threads)]
-        rates = threads.map(_rate_of, itertools.cycle(opened), parts, itertools.repeat(not cold))
-        return sum(rates) * source.batch
-
-
-def _rate_of(prepare: Prepare, items: Sequence[Any], again: bool) -> float:
-    started, done = time.perf_counter(), 0
-    for item in itertools.cycle(items) if again else items:
-        prepare(item)()
-        done += 1
-        if time.perf_counter() - started > READ_S:
-            break
-    return done / (time.perf_counter() - started)
+    with source.open() as prepare:
+        started, done = time.perf_counter(), 0
+        for item in source.items if cold else itertools.cycle(source.items):
+            prepare(item)()
+            done += source.batch
+            if time.perf_counter() - started > READ_S:
+                break
+        return done / (time.perf_counter() - started)
 
 
 def in_batches(source: Source, size: int) -> Iterator[Setting]:
@@ -70,14 +60,6 @@ def in_batches(source: Source, size: int) -> Iterator[Setting]:
     if items:
         several = replace(source, value=f"{size}", items=items, batch=size)
         yield Setting(name="samples per call", now=replace(source, value="1"), tried=several)
-
-
-def in_threads(source: Source, *, cold: bool, shared: bool = False) -> Iterator[Setting]:
-    """Yield the setting of more threads, one per core."""
-    cores = usable_cores()
-    if 1 < cores <= len(source.items):
-        one, all_cores = (replace(source, value=f"{n}", threads=n, shared=shared) for n in (1, cores))
-        yield Setting(name="threads", now=one, tried=all_cores, cold=cold)
 
 
 def in_sequence(source: Source, ordered: Sequence[Any]) -> Iterator[Setting]:

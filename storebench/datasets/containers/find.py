@@ -73,10 +73,15 @@ KINDS = (
 )
 
 
-_PACKED = rb"\x1f\x8b|\x28\xb5\x2f\xfd|\x78[\x01\x5e\x9c\xda]|BZh[1-9]|\xfd7zXZ\0|\x04\x22\x4d\x18|PK[\3\5]"
+_PACKED = (
+    ("gzip", rb"\x1f\x8b"),
+    ("zstd", rb"\x28\xb5\x2f\xfd"),
+    ("zip", rb"PK[\3\5]"),
+    ("bzip2", rb"BZh[1-9]"),
+)
 _UNREAD = (
     Kind("a pointer of Git LFS, not the file", "", _starts(LFS_POINTER), hint="Run: git lfs pull."),
-    Kind("compressed", "", _starts(_PACKED), hint="Unpack it first."),
+    *(Kind(f"compressed by {word}", "", _starts(start), hint="Unpack it first.") for word, start in _PACKED),
 )
 _MDS_SHARD = Kind(
     "a shard of MDS, read by its index.json", "", bool, hint="Put both in a folder, and name that."

@@ -5,16 +5,9 @@ from typing import Any
 
 import pytest
 
-from storebench.datasets import DATASETS, DatasetSpec, Origin, data_root, open_dataset
+from storebench.datasets import DATASETS, DatasetSpec, Origin, open_dataset
 from storebench.errors import DataNotFoundError, UnknownNameError, UsageError
 from tests.support.dataset_files import write_mnist
-
-
-def test_the_data_folder_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STOREBENCH_DATA", "/somewhere")
-    assert data_root() == Path("/somewhere")
-    monkeypatch.delenv("STOREBENCH_DATA")
-    assert data_root() == Path("data")
 
 
 def test_what_was_fetched_into_the_default_folder_is_found_too(
@@ -39,12 +32,6 @@ def test_without_files_the_stand_in_says_why_it_is_there(name: str, tmp_path: Pa
 def test_a_refused_stand_in_says_exactly_what_to_do(name: str, tmp_path: Path) -> None:
     with pytest.raises(DataNotFoundError, match=rf"{tmp_path}: no files of {name}.*{name}/ there"):
         open_dataset(DatasetSpec(name=name, synthetic=False), tmp_path)
-
-
-def test_a_stand_in_that_was_asked_for_wins_over_files(tmp_path: Path) -> None:
-    write_mnist(tmp_path)
-    info = open_dataset(DatasetSpec(name="mnist", synthetic=True), tmp_path).info
-    assert (info.provenance.origin, info.provenance.note) == (Origin.SYNTHETIC, "asked for")
 
 
 def test_unknown_names_offer_the_nearest() -> None:

@@ -13,7 +13,6 @@ import pytest
 
 from storebench.datasets import Dataset, DatasetSpec, open_dataset
 from storebench.errors import CorruptDataError, MissingDependencyError, StorebenchError
-from storebench.settings.words import Split
 from tests.support.container_files import example, mds, record, write_tar
 from tests.support.dataset_files import pixels
 from tests.support.foreign_files import datum, numbered, write_lmdb
@@ -79,28 +78,6 @@ def test_pixels_of_known_sides_are_pixels_whatever_they_begin_with(first: int, t
     assert_images(opened(write_lmdb(tmp_path / "lmdb", numbered(values))), expected)
 
 
-FLOATS = b"\x08\x01\x10\x01\x18\x01" + b"\x35" + bytes(4)  # 1 x 1 x 1, and a fraction
-
-
-@pytest.mark.parametrize(
-    ("value", "says"),
-    [
-        (
-            datum(data=RAW[0].tobytes()[: 20 * 30 * 2], label=1, shape=(2, 20, 30)),
-            "pixels of 2 channels, and 1 or 3",
-        ),
-        (
-            datum(data=bytes(20 * 30 * 4), label=1, shape=(4, 20, 30)),
-            "pixels of 4 channels, and 1 or 3 are read",
-        ),
-        (FLOATS, "float_data is not read"),
-    ],
-)
-def test_other_messages_of_caffe_are_refused_by_their_kind(value: bytes, says: str, tmp_path: Path) -> None:
-    with pytest.raises(CorruptDataError, match=says):
-        opened(write_lmdb(tmp_path / "a", numbered([value])))
-
-
 # The axes of HDF5.
 
 MATLAB = {"MATLAB_class": np.bytes_("uint8")}
@@ -122,7 +99,6 @@ AXES: dict[str, tuple[np.ndarray, np.ndarray, dict[str, Any], str]] = {
     "N x H x W x C": (RAW, RAW, {"classes": N}, ""),
     "N x C x H x W": (RAW.transpose(0, 3, 1, 2), RAW, {"classes": N}, ""),
     "H x W x C x N": (RAW.transpose(1, 2, 3, 0), RAW, {"classes": N.reshape(1, 5)}, ""),
-    "H x W x C x N, no labels": (RAW.transpose(1, 2, 3, 0), RAW, {}, ""),
     "H x W x 3 x 3": (RAW[:3].transpose(1, 2, 3, 0), RAW[:3], {"classes": N[:3]}, ""),
     "both, last axis first": (THIN, THIN, {"classes": N}, "X taken as N x H x W x C"),
     "grey": (RAW[..., 0], RAW[..., :1], {"classes": N.reshape(5, 1)}, ""),
@@ -201,10 +177,6 @@ NOT_WHOLE: dict[str, tuple[Write, type[StorebenchError], str]] = {
         r"needs the filter 32001 of HDF5, which is not installed\. Run: pip install hdf5plugin",
     ),
     "a cell": (lambda path: str(_object(path, "cell")), CorruptDataError, "y is a cell of MATLAB"),
-    "categories": (
-        lambda path: str(_object(path, "categorical", MATLAB_object_decode=3)), CorruptDataError,
-        "y is a categorical of MATLAB",
-    ),
 }  # fmt: skip
 
 
@@ -214,13 +186,6 @@ def test_an_array_that_cannot_be_read_is_named_and_not_called_damaged(case: str,
     with pytest.raises(kind, match=says) as refused:
         opened(write(tmp_path / "a.h5"))
     assert "again" not in str(refused.value)
-
-
-def test_a_link_within_the_file_is_followed(tmp_path: Path) -> None:
-    path = _linked(tmp_path / "a.h5", h5py.SoftLink("/deep/values"))
-    with h5py.File(path, "a") as file:
-        file["deep/values"] = RAW
-    assert labels(opened(path)) == [*range(5)]
 
 
 # Samples without a label.
@@ -295,10 +260,8 @@ def test_samples_without_a_label_are_left_out_and_counted(kind: str, tmp_path: P
 
 UNLABELLED: dict[str, tuple[Sequence[Any], Sequence[str], list[int], Sequence[str], str]] = {
     "names": ([0, 1, -1, 1], ("cat", "dog"), [0, 1, 1], ("cat", "dog"), "1 sample without a label (-1)"),
-    "texts": (["dog", "-1", "cat"], (), [1, 0], ("cat", "dog"), "1 sample without a label (-1)"),
     "not a number": ([1.0, float("nan"), 0.0], (), [1, 0], ("0", "1"), "1 sample without a label left out"),
     "signs": ([1, -1, 1], (), [1, 0, 1], ("-1", "1"), ""),
-    "a scale": ([-2, 0, 2, -1, 1], (), [0, 2, 4, 1, 3], ("-2", "-1", "0", "1", "2"), ""),
 }
 
 
@@ -318,19 +281,12 @@ def test_two_negative_labels_beside_names_and_a_field_without_labels_are_refused
         opened(_parquet(tmp_path / "b", [-1, -1]) + "#image,label")
 
 
-def test_a_test_split_leaves_out_its_unlabelled_samples_too(tmp_path: Path) -> None:
-    _parquet(tmp_path / "train.parquet", ["a", "b"])
-    _parquet(tmp_path / "val.parquet", ["b", "", "a"])
-    assert labels(opened(tmp_path, split=Split.TEST)) == [1, 0]
-
-
 # Types of Arrow, and files beside the data.
 
 FILES = [BMP, BMP[:-1] + b"\x07"] * 3
 ENDS = pa.array(range(1, 7), pa.int32())
 TYPES: dict[str, Any] = {
     "binary_view": pa.array(FILES, pa.binary_view()),
-    "fixed_size_binary": pa.array(FILES, pa.binary(len(BMP))),
     "dictionary": pa.array(FILES).dictionary_encode(),
     "struct": pa.StructArray.from_arrays([pa.array(FILES, pa.binary_view())], ["bytes"]),
 }

@@ -124,12 +124,6 @@ def test_a_part_that_no_stream_serves_is_refused_at_once(option: list[str], cli:
     assert not (tmp_path / "stores").exists()
 
 
-def test_a_spread_part_is_no_stream(tmp_path: Path) -> None:
-    store = placed("TFRecord", tmp_path, size=10)
-    with pytest.raises(Exception, match="serves all samples of a container, or the first ones"):
-        open_reader(store.path, "stream")
-
-
 @pytest.mark.parametrize("kind", ["tar", "TFRecord"])
 def test_a_container_is_measured_beside_what_it_could_become(kind: str, cli: Cli, tmp_path: Path) -> None:
     for library in ("webdataset", "google_crc32c"):
@@ -148,13 +142,6 @@ def test_a_container_is_measured_beside_what_it_could_become(kind: str, cli: Cli
     orders = {record["cell"]["backend"]: record["digests"]["order"] for record in records}
     assert orders["container"] == orders["lmdb+original"] != orders["container:stream"]
     assert len({record["store"]["samples_digest"] for record in records}) == 1
-
-
-def test_a_run_that_names_no_backend_measures_the_container_first(cli: Cli, tmp_path: Path) -> None:
-    text = WRITERS["Parquet"](tmp_path / "data", SAMPLES * 4)
-    done = cli("run", "--dataset", text, "--dry-run")
-    assert done.returncode == 0, done.stderr
-    assert "from container, warm" in done.stdout.splitlines()[0]
 
 
 @pytest.mark.parametrize("kind", ["tar", "TFRecord"])

@@ -7,10 +7,9 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from storebench.datasets import Dataset, DatasetSpec, Origin, derived, open_dataset
+from storebench.datasets import Dataset, DatasetSpec, Origin, open_dataset
 from storebench.digests import sample_digest
 from tests.support.dataset_files import digests, write_class_folders, write_mnist
 
@@ -79,21 +78,3 @@ def test_a_smaller_size_is_spread_evenly(tmp_path: Path) -> None:
     assert len({place % 3 for place in places}) > 1, "a fixed stride may meet one kind of image only"
     assert digests(first) == digests(whole)[:10]
     assert cut.info.provenance.origin is Origin.REAL
-
-
-def test_size_comes_before_limit_and_limit_may_be_everything(folder: str) -> None:
-    grown = open_dataset(DatasetSpec(name=folder, size=10))
-    assert digests(open_dataset(DatasetSpec(name=folder, size=10, limit=7))) == digests(grown)[:7]
-    assert len(open_dataset(DatasetSpec(name=folder, size=10, limit=99))) == 10
-
-
-def test_digits_are_never_mirrored_and_photographs_half_of_the_time() -> None:
-    ramp = np.broadcast_to(np.arange(0, 224, 8, dtype=np.uint8), (28, 28))
-
-    def mirrored(channels: int) -> int:
-        image = np.repeat(ramp[:, :, None], channels, axis=2)
-        made = [derived.derive(image, np.random.default_rng(seed)).astype(int) for seed in range(100)]
-        return sum(int(one[:, 0].mean() > one[:, -1].mean()) for one in made)
-
-    assert mirrored(1) == 0
-    assert 30 < mirrored(3) < 70

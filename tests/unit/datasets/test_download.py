@@ -1,11 +1,9 @@
 """Fetching from a real server on this machine: cut connections, wrong files, and no network at all."""
 
 import hashlib
-import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import threading
 import time
@@ -136,17 +134,6 @@ def test_a_corrupt_file_never_takes_the_name(server: Mirror, tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_no_network_is_one_line_that_says_what_to_put_where(tmp_path: Path) -> None:
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        port = closed.getsockname()[1]
-    file = RemoteFile(name="it.gz", urls=(f"http://127.0.0.1:{port}/it.gz",), size=9, sha256="")
-    with pytest.raises(DataNotFoundError) as caught:
-        fetch_file(file, tmp_path)
-    assert f"put it.gz into {tmp_path} by hand" in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
 # The command line. A proxy that nobody listens at stands for a machine without a network.
 OFFLINE = {"https_proxy": "http://127.0.0.1:9", "http_proxy": "http://127.0.0.1:9", "no_proxy": ""}
 Cli = Callable[..., subprocess.CompletedProcess[str]]
@@ -154,16 +141,9 @@ Cli = Callable[..., subprocess.CompletedProcess[str]]
 
 def test_list_says_what_is_real_what_is_synthetic_and_what_is_missing(cli: Cli, tmp_path: Path) -> None:
     write_mnist(tmp_path / "there" / "mnist")
-    done = cli("data", "list", "--json", env={"STOREBENCH_DATA": str(tmp_path / "there")})
-    assert done.returncode == 0, done.stderr
-    rows = {(row["dataset"], row["split"]): row for row in json.loads(done.stdout)}
-    assert rows["mnist", "train"]["origin"] == "real"
-    assert rows["mnist", "train"]["count"] == 7
-    assert rows["mnist", "train"]["path"] == str(tmp_path / "there" / "mnist")
-    assert rows["cifar10", "test"]["origin"] == "synthetic"
-    assert rows["imagenet", "test"]["origin"] is None
     table = cli("data", "list", env={"STOREBENCH_DATA": str(tmp_path / "there")}).stdout
     assert re.search(r"^mnist +train +7 +28x28x1 +real ", table, re.MULTILINE)
+    assert re.search(r"^cifar10 +test .* synthetic ", table, re.MULTILINE)
     assert re.search(r"^imagenet +test +0 +- +missing ", table, re.MULTILINE)
 
 

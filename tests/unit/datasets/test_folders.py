@@ -11,7 +11,7 @@ import pytest
 from PIL import Image as PilImage
 
 from storebench.datasets import Dataset, DatasetSpec, open_dataset
-from storebench.errors import CorruptDataError, DataNotFoundError, StorebenchError, UsageError
+from storebench.errors import CorruptDataError, DataNotFoundError, StorebenchError
 from storebench.formats import parse_backend
 from storebench.settings.words import Split
 from storebench.stores.convert import BuildOptions, ensure_store
@@ -99,7 +99,7 @@ def test_a_layout_becomes_classes_splits_and_notes(name: str, tmp_path: Path) ->
         assert labels(open_at(tmp_path, split=Split.TEST)) == test
 
 
-LIKE = "look like splits, not classes"
+LIKE = "may be splits or classes.*Name .* to use it alone"
 BOTH = "holds folders of a train and of a test split"
 
 REFUSED: dict[str, tuple[str, type[StorebenchError], str]] = {
@@ -112,9 +112,7 @@ REFUSED: dict[str, tuple[str, type[StorebenchError], str]] = {
     ),
     "two trains": ("train/cat/1.jpg training/cat/1.jpg", CorruptDataError, "both train/ and training/ .* train split"),
     "two tests": ("Test/cat/1.jpg test/cat/1.jpg", CorruptDataError, "both Test/ and test/ .* test split.*Rename"),
-    "split or class": (
-        "val/steam/1.jpg bus/1.jpg", CorruptDataError, "val/ has class folders .*bus/ .*a split or a class.*Name ",
-    ),
+    "split or class": ("val/steam/1.jpg bus/1.jpg", CorruptDataError, LIKE),
     "splits below": ("images/train/cat/1.jpg images/val/cat/2.jpg", CorruptDataError, BOTH),
     "test1": ("train/1.jpg test1/2.jpg", CorruptDataError, LIKE),
     "years": ("train2017/cat/1.jpg val2017/cat/2.jpg", CorruptDataError, LIKE),
@@ -172,18 +170,6 @@ def test_the_fingerprint_follows_names_and_content_not_place_or_time(tmp_path: P
     assert digests(pickle.loads(pickle.dumps(three))) == digests(three) == digests(one)
 
 
-def test_beyond_64_mib_the_fingerprint_follows_sizes_and_times(tmp_path: Path) -> None:
-    paths = [tmp_path / "cat" / f"{number}.bmp" for number in range(24)]
-    paths[0].parent.mkdir()
-    for path in paths:
-        path.write_bytes(b"BM" + bytes(3_000_000))
-        os.utime(path, (315_532_800, 315_532_800))
-    before = open_at(tmp_path).info.fingerprint
-    assert open_at(tmp_path).info.fingerprint == before
-    os.utime(paths[17], (315_532_801, 315_532_801))
-    assert open_at(tmp_path).info.fingerprint != before
-
-
 # The size of the samples.
 
 
@@ -238,19 +224,6 @@ def test_a_large_resize_is_said_with_its_factor(tmp_path: Path) -> None:
     assert len({DatasetSpec(name="folder:x", image_size=size).store_id for size in (None, 256, 64)}) == 3
 
 
-@pytest.mark.parametrize(
-    ("name", "size", "message"),
-    [
-        ("mnist", 64, "the images of mnist have one size"),
-        ("imagenet", 5000, "no image size is 5000"),
-        ("imagenet", 1024, "no images of 1024 x 1024"),
-    ],
-)
-def test_an_impossible_image_size_is_refused(name: str, size: int, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        open_dataset(DatasetSpec(name=name, image_size=size, synthetic=True))
-
-
 def grey(values: Any, dtype: Any) -> PilImage.Image:
     return PilImage.fromarray(np.asarray(values, dtype).reshape(16, 16))
 
@@ -303,12 +276,11 @@ def test_a_list_names_files_and_labels(tmp_path: Path) -> None:
     assert (labels(dataset), dataset.info.class_names) == ([2, 0], ("0", "1", "2"))
     assert dataset.original(1)[0] == outside.read_bytes()
     assert DatasetSpec(name=dataset.info.name).store_id.startswith("list-train.txt-")
-    twice = "1 file listed more than once, each time as a sample"
     for text in ("\ufeffa b.jpg 1\r\na b.jpg\t2 \r\n", "a b.jpg\t 1\na b.jpg \t2"):
         dataset = open_list(folder, text.encode())
-        assert (labels(dataset), dataset.layout_note) == ([1, 2], twice)
+        assert labels(dataset) == [1, 2]
     one = open_list(folder, b"a b.jpg 3\n./a b.jpg 3\n")
-    assert one.layout_note == f"one class only, so every label is 3; {twice}"
+    assert one.layout_note == "one class only, so every label is 3"
 
 
 @pytest.mark.parametrize(

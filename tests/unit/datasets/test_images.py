@@ -68,12 +68,6 @@ def test_resizing_is_what_convert_imageset_does(size: tuple[int, int]) -> None:
     assert np.abs(decode(raw) - opencv_linear(original, 256)).max() <= 1.01
 
 
-def test_the_orientation_in_exif_is_ignored() -> None:
-    exif = PilImage.Exif()
-    exif[0x0112] = 6
-    assert np.array_equal(decode(image_file(exif=exif)), decode(image_file()))
-
-
 def test_a_photograph_of_several_pictures_gives_its_first() -> None:
     first, second = (PilImage.new("RGB", (256, 256), colour) for colour in ("red", "blue"))
     buffer = io.BytesIO()

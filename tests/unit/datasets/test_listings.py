@@ -105,12 +105,6 @@ def test_whatever_has_changed_is_scanned_again(name: str, photos: Path, stores: 
     assert after != before
 
 
-def test_stores_that_may_not_be_written_do_without(photos: Path, tmp_path: Path) -> None:
-    (tmp_path / "stores").mkdir()
-    (tmp_path / "stores" / FOLDER).write_text("a file where the folder should be")
-    assert open_at(photos, tmp_path / "stores").info == open_at(photos, None).info
-
-
 def test_a_damaged_listing_is_as_good_as_none(photos: Path, stores: Path) -> None:
     expected = open_at(photos, stores).info
     [path] = (stores / FOLDER).iterdir()

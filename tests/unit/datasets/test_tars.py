@@ -42,9 +42,7 @@ BROKEN: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "empty": (lambda _: b"", "not a tar archive"),
     "cut header": (lambda raw: raw[:100], "not a tar archive"),
     "cut data": (lambda raw: raw[:1024], "does not fit"),
-    "cut second header": (lambda raw: raw[:1800], "truncated"),
     "no end": (lambda raw: raw[:2560], "truncated"),
-    "wrong checksum": (lambda raw: b"c" + raw[1:], "not a tar archive"),
     "wrong second checksum": (
         lambda raw: raw[:1536] + b"c" + raw[1537:],
         "damaged: no valid header at byte 1,536",
@@ -62,11 +60,6 @@ def test_an_archive_that_is_cut_or_damaged_is_refused(name: str) -> None:
 def test_a_file_may_not_reach_beyond_the_archive_that_holds_it() -> None:
     with pytest.raises(CorruptDataError, match="a member of 600 bytes does not fit"):
         read(tar({"a": b"1" * 600, "b": b"2" * 600}) + bytes(4096), end=512 + 1024 + 512 + 100)
-
-
-def test_a_link_with_the_name_of_an_image_is_refused() -> None:
-    with pytest.raises(CorruptDataError, match=r"its member '1\.JPEG' is a link to /etc/passwd"):
-        read(links("1.JPEG"), suffixes=(".jpeg",))
 
 
 @examples(200)

@@ -12,16 +12,11 @@ import numpy as np
 import pytest
 from PIL import Image as PilImage
 
-from storebench.codecs.decoders import DECODERS
-from storebench.codecs.original import OriginalCodec
 from storebench.datasets import Dataset, DatasetSpec, open_dataset
 from storebench.datasets.listing import Listings
 from storebench.errors import (
     CorruptDataError,
-    DataNotFoundError,
-    MissingDependencyError,
     StorebenchError,
-    UsageError,
 )
 from storebench.formats import open_reader, parse_backend
 from storebench.stores.convert import convert
@@ -82,31 +77,6 @@ def test_damage_is_found_when_a_store_is_built_whatever_the_codec(
     assert not list((tmp_path / "stores").rglob("manifest.json"))
 
 
-def ends_early() -> bytes:
-    """Return a JPEG half of whose data is missing before its end marker: decoders fill the rest with grey."""
-    content = picture()
-    middle = (content.index(b"\xff\xda") + len(content)) // 2
-    return content[:middle].rstrip(b"\xff") + b"\xff\xd9"
-
-
-@pytest.mark.parametrize("decoder", sorted(DECODERS))
-def test_a_file_that_decoders_fill_with_grey_counts_as_readable(decoder: str, tmp_path: Path) -> None:
-    try:
-        codec = OriginalCodec(DECODERS[decoder]())
-    except MissingDependencyError:
-        pytest.skip(f"{decoder} is not installed")
-    files = {"a/1.jpg": picture(number=1), "b/2.jpg": ends_early()}
-    spec = DatasetSpec(name=f"folder:{folder_of(tmp_path / 'photos', files)}", skip_unreadable=True)
-    store = convert(open_dataset(spec), spec, parse_backend("memory+original"), tmp_path / "stores")
-    assert (store.manifest.count, store.manifest.dataset.provenance.skipped_files) == (2, 0)
-    whole, part = (np.empty((SIZE[1], SIZE[0], 3), np.uint8) for _ in range(2))
-    codec.decode_into(picture(), whole)
-    with open_reader(store.path) as reader:
-        codec.decode_into(reader.fetch(np.array([1]))[0], part)
-    assert (part[-8:] == part[-1, -1]).all(), "the rest is one grey"
-    assert not (whole[-8:] == whole[-1, -1]).all()
-
-
 def does_not_decode() -> bytes:
     """Return a PNG with a whole header and end whose pixels do not decode."""
     content = bytearray(picture("PNG"))
@@ -153,13 +123,6 @@ def test_damage_that_only_decoding_finds_fails_later_without_it(tmp_path: Path, 
     )
     assert ran.returncode == 5
     assert "sample 41: an original payload of" in ran.stderr
-
-
-def test_no_decode_is_refused_where_images_are_decoded_all_the_same(photos: Path, cli: Cli) -> None:
-    pixels = cli("convert", "lmdb+original", "lmdb", "--dataset", str(photos), "--no-decode")
-    assert (pixels.returncode, "every image is decoded for lmdb." in pixels.stderr) == (2, True)
-    skipped = cli("convert", "original", "--dataset", str(photos), "--no-decode", "--skip-unreadable")
-    assert (skipped.returncode, "--skip-unreadable decodes every file" in skipped.stderr) == (2, True)
 
 
 def test_a_store_of_other_samples_says_what_has_changed(photos: Path, cli: Cli) -> None:
@@ -223,17 +186,6 @@ def test_every_format_skips_the_same_files(photos: Path, cli: Cli, tmp_path: Pat
         assert reader.labels.tolist() == [0] * 5 + [1] * 5
 
 
-def test_only_the_files_of_a_part_are_looked_at(tmp_path: Path) -> None:
-    files = {f"a/{number:02d}.jpg": picture(number=number) for number in range(40)}
-    files |= {f"a/{number:02d}.jpg": half("JPEG") for number in (13, 14, 35)}
-    root = folder_of(tmp_path, files)
-    dataset = open_at(root, limit=4, skip_unreadable=True)
-    contents = [dataset.original(index)[0] for index in range(len(dataset))]
-    assert contents == [files[f"a/{number:02d}.jpg"] for number in (3, 21, 36)]
-    assert dataset.info.provenance.skipped_files == 1
-    assert len(open_at(root, limit=4)) == 4, "a part is refused only when a file of it is read"
-
-
 def test_a_dataset_grows_from_its_readable_files(tmp_path: Path) -> None:
     root = folder_of(tmp_path, {f"a/{n}.jpg": picture(number=n) if n else b"" for n in range(4)})
     dataset = open_at(root, size=10, skip_unreadable=True)
@@ -247,19 +199,6 @@ def test_where_no_file_is_readable_there_is_no_dataset(tmp_path: Path) -> None:
     root = folder_of(tmp_path, {"a/1.jpg": b"", "a/2.jpg": b"no image"})
     with pytest.raises(CorruptDataError, match=r"a/1\.jpg: .*the first of 2 unreadable files among 2"):
         open_at(root, skip_unreadable=True)
-
-
-def test_files_of_a_list_that_are_missing_are_counted_or_skipped(tmp_path: Path) -> None:
-    folder_of(tmp_path, {"1.jpg": picture(), "2.jpg": half("JPEG")})
-    listed = tmp_path / "train.txt"
-    listed.write_text("gone.jpg 0\n1.jpg 1\n2.jpg 0\nalso gone.jpg 2\n")
-    spec = DatasetSpec(name=f"list:{listed}")
-    with pytest.raises(
-        DataNotFoundError, match=r"/gone\.jpg: cannot be read .*first of 3 unreadable files among 4"
-    ):
-        convert(open_dataset(spec), spec, parse_backend("memory"), tmp_path / "stores")
-    dataset = open_dataset(DatasetSpec(name=f"list:{listed}", skip_unreadable=True))
-    assert [dataset.sample(index)[1] for index in range(len(dataset))] == [1]
 
 
 def test_each_file_is_decoded_once_to_find_the_unreadable_ones(photos: Path, tmp_path: Path) -> None:
@@ -283,13 +222,6 @@ class _Muted:
 
     def __exit__(self, *_: object) -> None:
         pass
-
-
-def test_skipping_is_for_image_files(cli: Cli) -> None:
-    with pytest.raises(UsageError, match="the samples of mnist are no image files"):
-        open_dataset(DatasetSpec(name="mnist", skip_unreadable=True))
-    done = cli("convert", "lmdb", "--from", "store", "--skip-unreadable")
-    assert (done.returncode, "--skip-unreadable chooses samples" in done.stderr) == (2, True)
 
 
 def bomb(kind: str, side: int) -> bytes:

@@ -1,10 +1,8 @@
 """Image files as they are: threads read and check them, in the order of the dataset, and no process is started."""
 
-import contextlib
 import dataclasses
 import shutil
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,13 +11,11 @@ from typing import Any
 import psutil
 import pytest
 
-from storebench.codecs import get_codec
-from storebench.datasets import DatasetSpec, open_dataset
-from storebench.datasets.files import FileDataset, Originals
+from storebench.datasets import DatasetSpec
 from storebench.errors import CorruptDataError
 from storebench.formats import parse_backend
 from storebench.stores.convert import BuildOptions, ensure_store
-from storebench.stores.encode import CHUNK_FILES, Encoder, encode
+from storebench.stores.encode import CHUNK_FILES
 from storebench.stores.find import Store
 from storebench.system.progress import Advance
 from tests.support.photo_folders import write_photos
@@ -69,26 +65,6 @@ def test_a_damaged_file_is_named_whichever_thread_met_it(photos: DatasetSpec, tm
         build(DatasetSpec(name=f"folder:{folder}"), tmp_path / "stores", BuildOptions(processes=3))
     assert not list((tmp_path / "stores").rglob("manifest.json"))
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("encoder")]
-
-
-def test_threads_that_are_left_early_read_no_more(
-    photos: DatasetSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read: list[int] = []
-    original = FileDataset.original
-
-    def slowly(self: FileDataset, index: int, *, decode: bool = True) -> tuple[bytes, int]:
-        read.append(index)
-        time.sleep(0.01 * (index >= CHUNK_FILES))
-        return original(self, index, decode=decode)
-
-    monkeypatch.setattr(FileDataset, "original", slowly)
-    encoder = Encoder(dataset=Originals(open_dataset(photos)), codec=get_codec("original"))
-    with contextlib.closing(encode(encoder, processes=2)) as chunks:
-        next(chunks)
-    count = len(read)
-    time.sleep(0.1)
-    assert count == len(read) <= 3 * CHUNK_FILES, "the first part, and one of each thread"
 
 
 @pytest.mark.parametrize("codec", ["original", "jpeg"])

@@ -93,16 +93,6 @@ def test_a_full_disk_leaves_nothing_behind(backend: str, cli: Cli, tmp_path: Pat
 
 
 @pytest.mark.root
-def test_a_disk_that_fills_up_keeps_the_store_that_was_there(cli: Cli, tmp_path: Path) -> None:
-    with mounted_tmpfs(tmp_path / "small", "3m") as small:
-        arguments = ("convert", "hdf5", *CIFAR, "--size", "400", "--out", str(small))
-        assert cli(*arguments).returncode == 0
-        refused(cli(*arguments, "--force"), 5, "disk is full")
-        store = small / STORE_ID.format(name="cifar10", size=400) / "hdf5+raw"
-        assert cli("verify", str(store)).returncode == 0
-
-
-@pytest.mark.root
 @pytest.mark.parametrize("size", ["8k", "24k"], ids=["copying", "opening"])
 def test_a_full_temporary_folder_is_named(size: str, cli: Cli, tmp_path: Path) -> None:
     made = cli("convert", "leveldb", *CIFAR, "--limit", "20", "--json")

@@ -25,12 +25,11 @@ def trials_of(path: Path | str, samples: int = 100) -> dict[str, Trial]:
 
 
 SETTINGS = {
-    "tar": {"order", "threads"},
-    "TFRecord": {"order", "threads"},
-    "MDS": {"order", "threads"},
-    "Parquet": {"samples per call", "threads"},
-    "Hugging Face": {"order", "threads"},
-    "Caffe": {"readahead", "samples per transaction", "threads"},
+    "tar": {"order"},
+    "MDS": {"order"},
+    "Parquet": {"samples per call"},
+    "Hugging Face": {"order"},
+    "Caffe": {"readahead", "samples per transaction"},
     "HDF5": {"values of the writer", "samples per call"},
 }
 
@@ -39,7 +38,6 @@ SETTINGS = {
 def test_each_kind_has_settings_of_its_own(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
     monkeypatch.setattr("storebench.stores.random_reads.FEWEST_PAGES", 16)
     name = WRITERS[kind](tmp_path / "data", SAMPLES)
     before = {path: path.read_bytes() for path in (tmp_path / "data").rglob("*") if path.is_file()}
