@@ -156,7 +156,7 @@ def run(
         _mapped(place.folder / "control") as control,
     ):
         streams = out.fileno(), err.fileno()
-        process = server.start(*command, cwd=place.work, env=env, streams=streams, session=True)
+        process = server.start(*command, cwd=place.work, env=env, streams=streams)
         family = _Family(token=token)
         code = _wait(process, control, family)
         orphans = _end_orphans(family)

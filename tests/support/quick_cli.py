@@ -49,7 +49,6 @@ class Request:
     cwd: Path
     env: Mapping[str, str]
     streams: tuple[str, ...]
-    session: bool
     limits: Mapping[str, int | str] = field(default_factory=dict)
 
 
@@ -127,7 +126,6 @@ class CommandServer:
         env: Mapping[str, str],
         streams: tuple[int, int],
         limits: Mapping[str, int | str] | None = None,
-        session: bool = False,
     ) -> Command:
         """Start ``storebench ARGUMENTS``."""
         connection = Client(f"\0{self.address}")
@@ -137,7 +135,6 @@ class CommandServer:
                 cwd=cwd,
                 env=dict(env),
                 streams=tuple(f"/proc/{os.getpid()}/fd/{handle}" for handle in streams),
-                session=session,
                 limits=limits or {},
             )
         )
@@ -186,7 +183,7 @@ def attend(request: Request, connection: Connection) -> NoReturn:
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=error,
-            start_new_session=request.session,
+            start_new_session=True,
         )
     with contextlib.suppress(OSError):  # nobody waits any more
         connection.send(command.pid)

@@ -29,16 +29,10 @@ TIMEOUT_S = 60.0
 T = TypeVar("T")
 
 
-@functools.cache
-def know_once() -> None:
-    """Find out in this process what each of its copies would find out again: the code that runs, and the libraries."""
-    code_facts("lmdb")
-    environment(Path.cwd())
-
-
 def in_ranks(ranks: int, work: Callable[[Group], T]) -> list[T]:
     """Run `work` in that many processes that are one group, and return what each returned, in rank order."""
-    know_once()
+    code_facts("lmdb")  # so that no copy finds them out again
+    environment(Path.cwd())
     import_now(RANKS[1:])
     with tempfile.TemporaryDirectory(prefix="sb-ranks-") as folder:
         pipes = [multiprocessing.Pipe(duplex=False) for _ in range(ranks)]
