@@ -9,24 +9,11 @@ from subprocess import CompletedProcess
 import pytest
 
 from storebench.analysis.checks.findings import Rule
-from storebench.record.schema import (
-    Status,
-)
+from storebench.record.schema import Status
 from tests.support.findings import validate
-from tests.support.planted import (
-    make_record,
-    steps_table,
-    write_run,
-)
+from tests.support.planted import make_record, write_run
 
 Cli = Callable[..., CompletedProcess[str]]
-
-
-def test_steps_that_do_not_add_up_to_their_record_are_found(tmp_path: Path) -> None:
-    record = dataclasses.replace(make_record("lmdb"), steps_file="steps/0.parquet")
-    run = write_run(tmp_path / "run", [record])
-    steps_table(record, wait_ns=[5_000_000] * record.steps).to_parquet(run / "steps" / "0.parquet")
-    assert (Rule.STEPS, "data_wait_s") in {(finding.kind, finding.figure) for finding in validate(run)}
 
 
 @pytest.mark.parametrize("content", [None, b"not parquet"])
