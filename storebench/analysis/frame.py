@@ -28,7 +28,7 @@ Round = tuple[str, int]
 """Run and replicate: cells of one round were measured side by side."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Sourced:
     """A record with its file, the machine and the whole dataset of its run, and the finding that questions its cell."""
 
@@ -38,6 +38,9 @@ class Sourced:
     """The record's own, or that of the rest of its run if its process was killed."""
     whole: Whole | None
     invalid: str = ""
+
+    def __repr__(self) -> str:
+        return f"<{self.record.cell.cell_id} replicate {self.record.replicate} epoch {self.record.epoch}>"
 
     @property
     def round(self) -> Round:

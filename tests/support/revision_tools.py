@@ -1,6 +1,5 @@
-"""Repositories to compare revisions of: a clone of this checkout, and a plugin's, with slow-downs planted into them."""
+"""A clone of this checkout to compare revisions of, with slow-downs planted into it."""
 
-import os
 import shutil
 import subprocess
 import sys
@@ -106,43 +105,17 @@ def plant(path: Path, name: str, seconds: float) -> None:
 def copy_cells(module: Path) -> None:
     """Let each cell be a copy of its side's process, which spares an interpreter that imports torch.
 
-    `module` is one that the process imports before its first cell: of a revision of storebench, or a plugin.
+    `module` is one that the process imports before its first cell.
     """
     with module.open("a", encoding="utf-8") as file:
         file.write(COPIED)
 
 
-def plugin_repository(folder: Path, source: Path) -> Path:
-    """Make a repository of a plugin, a module with the format `planted`; return its top folder."""
-    folder.mkdir()
-    shutil.copy(source, folder / "planted_plugin.py")
-    (folder / "pyproject.toml").write_text(
-        '[project]\nname = "storebench-planted"\nversion = "1.0"\n'
-        '[project.entry-points."storebench.formats"]\nplanted = "planted_plugin:PlantedFormat"\n'
-    )
-    git(folder, "init", "--quiet")
-    commit(folder, "The plugin")
-    return folder.resolve()
-
-
-def installed(site: Path, repository: Path) -> Path:
-    """Install a plugin's repository in place, as ``pip install -e`` does; return the folder for PYTHONPATH."""
-    info = site / "storebench_planted-1.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: storebench-planted\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[storebench.formats]\nplanted = planted_plugin:PlantedFormat\n")
-    (site / "planted_plugin.py").symlink_to(repository / "planted_plugin.py")
-    return site
-
-
-def storebench(folder: Path, *words: str | Path, path: str = "") -> subprocess.CompletedProcess[str]:
+def storebench(folder: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
     """Run the command line in a folder, whose storebench is the one that runs where it has one."""
-    inherited = os.environ.get("PYTHONPATH", "")
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [path, inherited]))}
     return subprocess.run(
         [sys.executable, "-m", "storebench", *map(str, words)],
         cwd=folder,
-        env=env,
         capture_output=True,
         text=True,
         timeout=1100,
