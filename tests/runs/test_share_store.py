@@ -172,13 +172,6 @@ def test_a_rank_without_a_sample_still_sends(bench: Bench, run_folder: Path) -> 
     assert found.total(1, "from_ranks") > 0
 
 
-def test_padding_serves_a_sample_that_two_ranks_need(bench: Bench, run_folder: Path) -> None:
-    cell = cell_of("png", share="store", pad=True, compute="none", model="none")
-    found = run_epochs(cell, bench, run_folder)
-    assert found.total(1, "held_samples") == SAMPLES
-    assert [record.samples for record in found.records] == [SAMPLES + 1] * 2
-
-
 def test_image_files_of_any_size_are_exchanged_as_they_are(
     bench: Bench, run_folder: Path, tmp_path: Path
 ) -> None:

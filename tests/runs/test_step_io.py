@@ -11,7 +11,6 @@ from storebench.record.schema import Cell, Record
 from tests.support.harness_tools import Bench, cell_records, only_record, scenario, steps_of
 
 LOADERS = [("processes", 0), ("processes", 2), ("threads", 2), ("ring", 2)]
-IO = ("device_read_bytes", "read_calls", "major_faults", "minor_faults")
 BATCH, STEPS = 100, 10
 
 pytestmark = pytest.mark.still_pages
@@ -76,11 +75,6 @@ def test_calls_and_faults_add_up_to_those_of_the_record(bench: Bench, run_folder
         total = counted(record, name)
         assert steps[name].sum() <= total
         assert steps[name].sum() == pytest.approx(total, rel=0.05, abs=200)
-
-
-def test_ready_made_batches_have_no_counters_with_workers(bench: Bench, run_folder: Path) -> None:
-    record = only_record(io_cell("null", "any", loader="ring", workers=1), bench.stores, run_folder)
-    assert not set(IO) & set(steps_of(record, run_folder))
 
 
 def test_what_the_kernel_does_not_charge_to_processes_has_no_column(

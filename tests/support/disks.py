@@ -1,9 +1,8 @@
-"""Disks of a known behaviour: loop devices with and without a cache below, and control groups that throttle one."""
+"""Disks of a known behaviour: loop devices with and without a cache below."""
 
 import contextlib
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,8 +10,6 @@ import pytest
 
 from storebench.probes import page_cache
 
-BLKIO_V1 = Path("/sys/fs/cgroup/blkio")
-GROUPS_V2 = Path("/sys/fs/cgroup")
 FILE_BYTES = 64 << 20
 """Size of the file of the fixture `big_file`."""
 
@@ -55,59 +52,4 @@ def _done(*command: str) -> str:
         pytest.skip(f"no {command[0]} here")
     if done.returncode:
         pytest.skip(f"{command[0]}: {done.stderr.strip()}")
-    return done.stdout.strip()
-
-
-def disk_number(path: Path) -> str:
-    """Return the number of the whole disk below a file, which is what a throttle takes."""
-    found = path.stat().st_dev
-    folder = Path(f"/sys/dev/block/{os.major(found)}:{os.minor(found)}").resolve()
-    disk = folder.parent if (folder / "partition").exists() else folder
-    if not (disk / "dev").exists():
-        pytest.skip("no block device below the temporary folder")
-    return (disk / "dev").read_text(encoding="ascii").strip()
-
-
-@contextlib.contextmanager
-def throttled(number: str, *, read_bytes_per_s: int = 0, reads_per_s: int = 0) -> Iterator[Path]:
-    """Yield the `cgroup.procs` of a group whose reads of a disk are limited; 0 leaves one of the two unlimited."""
-    group, settings = _group(number, read_bytes_per_s, reads_per_s)
-    try:
-        group.mkdir()
-        for name, text in settings.items():
-            (group / name).write_text(text, encoding="ascii")
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            group.rmdir()
-        pytest.skip(f"no control group may throttle here: {error.strerror}")
-    try:
-        yield group / "cgroup.procs"
-    finally:
-        group.rmdir()
-
-
-def _group(number: str, read_bytes_per_s: int, reads_per_s: int) -> tuple[Path, dict[str, str]]:
-    name = f"storebench-test-{os.getpid()}"
-    if BLKIO_V1.is_dir():
-        limits = {"bps": read_bytes_per_s, "iops": reads_per_s}
-        settings = {
-            f"blkio.throttle.read_{key}_device": f"{number} {value}" for key, value in limits.items() if value
-        }
-        return BLKIO_V1 / name, settings
-    parts = [f"rbps={read_bytes_per_s}"] if read_bytes_per_s else []
-    parts += [f"riops={reads_per_s}"] if reads_per_s else []
-    return GROUPS_V2 / name, {"io.max": f"{number} {' '.join(parts)}"}
-
-
-def run_in(group: Path, script: str, *arguments: object) -> str:
-    """Run a script in a fresh interpreter that is in the group, and return what it printed."""
-    enter = f"open({str(group)!r}, 'w').write('0')\n"
-    done = subprocess.run(
-        [sys.executable, "-c", enter + script, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
     return done.stdout.strip()
