@@ -87,7 +87,7 @@ def fresh(
 
 def ended(processes: list[subprocess.Popen[str]]) -> list[tuple[int, str]]:
     """Return exit code and error output of each command."""
-    errors = [process.communicate(timeout=90)[1] for process in processes]
+    errors = [process.communicate(timeout=200)[1] for process in processes]
     return [(process.returncode, error) for process, error in zip(processes, errors, strict=True)]
 
 
