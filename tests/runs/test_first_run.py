@@ -88,7 +88,7 @@ def test_an_interrupted_one_is_continued_and_answers_the_same_question(
         (("--out", "nowhere"), "there is no run to resume"),
         (
             ("--out", "nowhere", "--workers", "2"),
-            "--resume continues the run as it was begun, without --workers",
+            "--resume continues the run as it was begun, without workers",
         ),
     ],
 )
