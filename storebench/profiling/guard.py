@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import sys
+import traceback
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -30,7 +31,9 @@ class Guard:
             return None
         try:
             return function()
-        except Exception as error:  # noqa: BLE001 - the user's program goes on
+        except Exception as error:
+            if traceback.extract_tb(error.__traceback__)[-1].filename.endswith("signal_handling.py"):
+                raise  # by torch's handler of signals, as a worker has died: an error of the user's program
             self.has_failed = True
             say(f"storebench profile: stopped; your program goes on. {unexpected_line(error)}")
             return None
