@@ -22,7 +22,7 @@ bench = $(BIN)/storebench bench scenarios/$(1).toml --out $(RUNS)/$(NOW)-$(1) --
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-peers data bench-all bench-paper bench-gpu bench-profile bench-png bench-hdf5 bench-memory bench-leveldb bench-lmdb bench-ci \
-        reference plan-error docs test test-full test-faults lint clean distclean
+        reference plan-error docs test test-full test-faults mutants lint clean distclean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^##@/{print substr($$0, 5)} /^[a-z0-9%-]+:.*## /{printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -95,6 +95,9 @@ test-full: setup ## The same with the tests that take minutes
 
 test-faults: setup ## Kill, fill the disk, break I/O or interrupt at single file operations, and check the remains (half an hour)
 	FAULTS_ALL=1 $(BIN)/python -m pytest -q tests/faults
+
+mutants: setup ## Plant 44 faults into a copy of the sources, one at a time: does a test find each? (half an hour)
+	$(BIN)/python -m benchmarks.mutants
 
 lint: setup ## ruff, mypy --strict and import-linter
 	$(BIN)/ruff format --check storebench tests benchmarks
