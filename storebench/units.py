@@ -9,7 +9,6 @@ class Better(enum.StrEnum):
 
     HIGHER = "higher"
     LOWER = "lower"
-    NEITHER = "neither"
 
 
 _MOST_BYTES = 2**62

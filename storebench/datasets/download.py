@@ -6,7 +6,6 @@ import http.client
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -91,7 +90,11 @@ def fetch_file(remote: RemoteFile, folder: Path, progress: Progress = silent) ->
                     reasons[host] = error.what
                 else:
                     return path
-            raise _failure(remote, folder, reasons)
+            why = "; ".join(f"{host}: {reason}" for host, reason in reasons.items())
+            raise DataNotFoundError(
+                f"{remote.name} cannot be fetched ({why})",
+                hint=f"Run this again with a network, or put {remote.name} into {folder} by hand.",
+            )
     except OSError as error:
         raise from_os_error(error, path) from error
 
@@ -110,11 +113,3 @@ def _copy(response: BinaryIO, out: BinaryIO, remote: RemoteFile, progress: Progr
         raise CorruptDataError(f"{done:,} of {remote.size:,} bytes")
     if digest.hexdigest() != remote.sha256:
         raise CorruptDataError("its SHA-256 is not the published one")
-
-
-def _failure(remote: RemoteFile, folder: Path, reasons: Mapping[str, str]) -> DataNotFoundError:
-    why = "; ".join(f"{host}: {reason}" for host, reason in reasons.items())
-    return DataNotFoundError(
-        f"{remote.name} cannot be fetched ({why})",
-        hint=f"Run this again with a network, or put {remote.name} into {folder} by hand.",
-    )

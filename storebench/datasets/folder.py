@@ -161,7 +161,11 @@ def find_splits(path: Path, seen: ScanSnapshot) -> Splits:
     folders = [name for name in names if not is_left_out(name) and (path / name).is_dir()]
     if not any(map(like_split, folders)):
         return Splits()
-    holding = [name for name in folders if _has_images(path / name, seen)]
+    holding = [
+        name
+        for name in folders
+        if has_class_folders(path / name, seen) or ClassFolders(path / name, seen).loose()
+    ]
     named = [name for name in holding if split_of(name)]
     if are_both(named) or named == holding:
         return _chosen(path, named, folders)
@@ -204,11 +208,6 @@ def has_class_folders(root: Path, seen: ScanSnapshot | None = None) -> bool:
         return False
     folders = ClassFolders(root, seen)
     return any(next(folders.images(name), None) is not None for name in folders.names())
-
-
-def _has_images(root: Path, seen: ScanSnapshot) -> bool:
-    """Return whether `root` holds an image, in a folder or directly."""
-    return has_class_folders(root, seen) or bool(ClassFolders(root, seen).loose())
 
 
 def _chosen(path: Path, names: Sequence[str], folders: Sequence[str]) -> Splits:

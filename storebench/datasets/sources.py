@@ -196,20 +196,15 @@ def _contents(stream: BinaryIO, where: str, start: int, limit: int) -> dict[str,
     count = -1
     # Again until no link is new: a link may name one behind it.
     while count < (count := len(contents)):
-        _follow(stream, where, start, limit, contents)
+        for info, _ in _headers(stream, where, start, limit):
+            name = posixpath.normpath(info.name)
+            folder = posixpath.dirname(name) if info.issym() else ""
+            target = contents.get(posixpath.normpath(posixpath.join(folder, info.linkname)))
+            if info.isreg() and not info.issparse():
+                contents[name] = Member(name, info.offset_data, info.size)
+            elif target is not None:
+                contents[name] = target
     return contents
-
-
-def _follow(stream: BinaryIO, where: str, start: int, limit: int, contents: dict[str, Member]) -> None:
-    """Add the files of an archive, and the links to what is there already."""
-    for info, _ in _headers(stream, where, start, limit):
-        name = posixpath.normpath(info.name)
-        folder = posixpath.dirname(name) if info.issym() else ""
-        target = contents.get(posixpath.normpath(posixpath.join(folder, info.linkname)))
-        if info.isreg() and not info.issparse():
-            contents[name] = Member(name, info.offset_data, info.size)
-        elif target is not None:
-            contents[name] = target
 
 
 def _headers(stream: BinaryIO, where: str, start: int, limit: int) -> Iterator[tuple[tarfile.TarInfo, bool]]:

@@ -58,15 +58,12 @@ def plugin_facts(format_name: str) -> str:
     points = [point for point in plugin_points() if point.name == format_name]
     if not points:
         return ""
-    sources = plugin_sources(points[-1])
+    point = points[-1]
+    sources = plugin_sources(point)
     commit = str(checkout_of(*sources)) if sources else ""
     digest = code_digest(*sources) if sources else NO_COMMIT
-    return f"{distribution_of(points[-1])} {commit or NO_COMMIT} {digest}"
-
-
-def distribution_of(point: EntryPoint) -> str:
-    """Return the name of the package that an entry point belongs to; its module's if it has none."""
-    return point.dist.name if point.dist is not None else point.module
+    distribution = point.dist.name if point.dist is not None else point.module
+    return f"{distribution} {commit or NO_COMMIT} {digest}"
 
 
 def plugin_sources(point: EntryPoint) -> tuple[Path, ...]:

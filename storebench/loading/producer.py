@@ -177,7 +177,7 @@ class Producer:
         start = time.perf_counter_ns()
         if self.job.prepare is not None and self.job.prepare.by_sample:
             return self._produce_by_sample(request, self.job.prepare)
-        if self._files:
+        if any_size(self.reader.payload_codec):
             return self._produce_files(request, start)
         windows = None
         if not augment.identity:
@@ -290,10 +290,6 @@ class Producer:
     @functools.cached_property
     def _ready_made(self) -> bool:
         return traits_of(self.job.backend).ready_made
-
-    @functools.cached_property
-    def _files(self) -> bool:
-        return any_size(self.reader.payload_codec)
 
     def _pixels(self, reader: Reader, indices: Indices, decoded: Batch) -> tuple[int, int, int]:
         """Fill `decoded`; return payload bytes, when the fetch ended, and the decoding done inside it (ns)."""

@@ -311,7 +311,8 @@ def _measured(
     for key, depth in zip(KEYS, DEPTHS, strict=False):
         delivered, by_device = _read(at_random, size, depth, limit_s)
         rates[key] = delivered.bytes_per_s
-        single |= single_reads(depth, delivered)
+        p50, p99 = np.quantile(delivered.waits_s, [0.5, 0.99]).tolist()
+        single |= {f"read_{depth}_p50_s": p50, f"read_{depth}_p99_s": p99}
     if not by_device:
         return DeviceRates(single_requests=single, reasons=dict.fromkeys(KEYS, _FROM_MEMORY))
     every = ((fd, at) for fd in fds for at in range(0, os.fstat(fd).st_size, SEQUENTIAL_BYTES))
@@ -325,12 +326,6 @@ def _measured(
     rates[BEST] = max(rates.values())
     method = f"one read at a time, threads; {words}"
     return DeviceRates(**rates, single_requests=single, device_method=method)  # type: ignore[arg-type]
-
-
-def single_reads(depth: int, delivered: Delivered) -> dict[str, float]:
-    """Return the median and the 99th percentile of the times of single reads, of which `depth` were under way."""
-    p50, p99 = np.quantile(delivered.waits_s, [0.5, 0.99]).tolist()
-    return {f"read_{depth}_p50_s": p50, f"read_{depth}_p99_s": p99}
 
 
 def opens_once(files: Sequence[Path | str], *, kept: Path, name: str, cold: bool) -> dict[str, float]:

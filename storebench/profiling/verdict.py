@@ -112,7 +112,10 @@ def _sorted(recorder: Recorder) -> _Steps:
     are_starts = len(steady) < _LEAST_STEPS <= sum(not step.place for step in steps)
     if are_starts:
         steady = steps
-    limit_ns = max(_STALL * _usual_s(steady, lag), _STALL_S) / SECOND if steady else 0.0
+    # The longest usual wait: of workers side by side, waits come in bursts of one per worker.
+    turns = [_total_s(steady[at : at + lag]) for at in range(0, len(steady) - lag + 1, lag)]
+    usual_s = statistics.median(turns or [_total_s(steady)])
+    limit_ns = max(_STALL * usual_s, _STALL_S) / SECOND if steady else 0.0
     if sum(step.wait_ns > limit_ns for step in steady) > _RARE * len(steady):
         limit_ns = float("inf")  # the usual way of a device that serves in bursts
     return _Steps(
@@ -140,12 +143,6 @@ def _alike(steps: list[LoopStep], lag: int) -> tuple[list[LoopStep], float]:
     times = (_total_s(epochs[0]) / len(epochs[0])) / (_total_s(epochs[1]) / len(epochs[1]))
     is_unlike = first_s > max(_UNLIKE * later_s, later_s + _UNLIKE_S) and times >= LEAST_GAIN
     return (later, times) if is_unlike else (steps, 0.0)
-
-
-def _usual_s(steady: list[LoopStep], lag: int) -> float:
-    """Return the longest usual wait: of workers side by side, waits come in bursts of one per worker."""
-    turns = [_total_s(steady[at : at + lag]) for at in range(0, len(steady) - lag + 1, lag)]
-    return statistics.median(turns or [_total_s(steady)])
 
 
 def _total_s(steps: Iterable[LoopStep]) -> float:

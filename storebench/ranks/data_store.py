@@ -170,14 +170,6 @@ def cut(content: Bytes, sizes: ByteCounts) -> list[bytes]:
     return [content[end - size : end].tobytes() for end, size in zip(ends, sizes.tolist(), strict=True)]
 
 
-def joined_sizes(parts: Sequence[ByteCounts], owners: Owners) -> ByteCounts:
-    """Return the bytes of every sample, int64 [count], from the sizes of each rank's own samples."""
-    sizes = np.zeros(len(owners), np.int64)
-    for rank, own in enumerate(parts):
-        sizes[owners == rank] = own
-    return sizes
-
-
 class Messages:
     """Messages between all ranks of a job. All ranks create theirs together."""
 
@@ -479,7 +471,9 @@ class DataStore:
                 f"{self._held.missing} samples of this rank's part of the data store were not read"
             )
         if isinstance(self._held, HeldPayloads):
-            self._sizes = joined_sizes(self._group.exchange(self._held.sizes), self._owners)
+            self._sizes = np.zeros(len(self._owners), np.int64)
+            for rank, sizes in enumerate(self._group.exchange(self._held.sizes)):
+                self._sizes[self._owners == rank] = sizes
         else:
             self._sizes = np.full(len(self._owners), self._source.manifest.dataset.image_bytes, np.int64)
         self.filled = True

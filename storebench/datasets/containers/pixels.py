@@ -19,11 +19,6 @@ def is_image_file(value: bytes | memoryview) -> bool:
     return suffix_of(bytes(value[:16])) != SUFFIXES[0]
 
 
-def are_pixels(value: bytes | memoryview, sides: Sequence[Any]) -> bool:
-    """Return whether bytes are pixels of these sides, although they may begin as image files of some kinds do."""
-    return _product(sides) == len(value) and suffix_of(bytes(value[:16])) in _SHORT
-
-
 def _product(sides: Sequence[Any]) -> int:
     """Return the number of values of height, width and channels; 0 if they are not known."""
     known = len(sides) == 3 and all(isinstance(side, int) and side > 0 for side in sides)
@@ -45,9 +40,11 @@ def image_or_pixels(
     value: bytes | memoryview, where: str, sides: Sequence[Any] = (), *, planar: bool = False
 ) -> bytes | Image:
     """Return the bytes of an image file, or raw pixels of height, width and channels; `planar` if channels come first."""
-    if is_image_file(value) and not are_pixels(value, sides):
+    are_pixels = _product(sides) == len(value)
+    # Pixels may begin as image files of some kinds do.
+    if is_image_file(value) and not (are_pixels and suffix_of(bytes(value[:16])) in _SHORT):
         return bytes(value)
-    if _product(sides) == len(value):
+    if are_pixels:
         refuse_large(sides, where)
         if sides[2] not in (1, 3):
             what = f"pixels of {sides[2]} channels, and 1 or 3 are read"

@@ -73,17 +73,16 @@ class LmdbWriter(Writer):
             with write_errors(self.folder, lmdb.Error):
                 yield
         except OutputError as error:
-            if os.strerror(errno.EIO) in str(error):
-                self._write_once_more()
+            if os.strerror(errno.EIO) not in str(error):
+                raise
+            # LMDB reports a short write, the first sign of a full disk, as an I/O error: write again for the reason.
+            path = self.folder / DATA_FILE
+            with write_errors(self.folder, OSError), path.open("ab", buffering=0) as file:
+                left = self._written + (self._records + SPARE_PAGES) * self._page
+                while left > 0:
+                    left -= file.write(bytes(min(left, 1 << 20)))
+                os.fsync(file.fileno())
             raise
-
-    def _write_once_more(self) -> None:
-        """Find the reason: LMDB reports a short write, the first sign of a full disk, as an I/O error."""
-        with write_errors(self.folder, OSError), (self.folder / DATA_FILE).open("ab", buffering=0) as file:
-            left = self._written + (self._records + SPARE_PAGES) * self._page
-            while left > 0:
-                left -= file.write(bytes(min(left, 1 << 20)))
-            os.fsync(file.fileno())
 
     def _put(self, key: bytes, value: Payload) -> None:
         pages = len(value) // self._page + 2  # its own pages, and its share of leaf and branch pages

@@ -340,11 +340,13 @@ class _Lookahead:
                 self._wait_for_room()
                 if self._stopped:
                     return
-                window = self._window(batches)
+                offsets, lengths = self._reads.locate(np.concatenate(batches))
+                mapped = self._reads.prepare(offsets, lengths)
                 # Small samples are copied in short calls: mapping at the same time takes longer than mapping first.
                 while self._in_one_pass and self._reads.map_some():
                     pass
-                self._done.put(window)
+                ends = itertools.pairwise(itertools.accumulate(map(len, batches), initial=0))
+                self._done.put([(offsets[at:end], lengths[at:end], mapped) for at, end in ends])
             while not self._stopped and self._reads.map_some():
                 pass
         except (OSError, StorebenchError, IndexError) as error:
@@ -357,12 +359,6 @@ class _Lookahead:
             if not self._reads.map_some():
                 self._room.acquire()
                 return
-
-    def _window(self, batches: list[Indices]) -> list[BatchPlaces]:
-        offsets, lengths = self._reads.locate(np.concatenate(batches))
-        mapped = self._reads.prepare(offsets, lengths)
-        ends = itertools.accumulate(map(len, batches), initial=0)
-        return [(offsets[at:end], lengths[at:end], mapped) for at, end in itertools.pairwise(ends)]
 
     def _units(self) -> tuple[Iterator[list[Indices]], int]:
         """Return the batches that are prepared together, and the number of such units at a time."""
