@@ -97,13 +97,13 @@ def choices_of(
     every = [
         cell for cell in cells if cell.median("samples_per_s") and cell.cell.backend.format != MEMORY_FORMAT
     ]
-    beside = {cell.backend: cell for cell in every if _is_larger(cell, base)}
-    beside |= {cell.backend: cell for cell in panel.stored if cell is not base}
+    others = {cell.backend: cell for cell in every if _is_larger(cell, base)}
+    others |= {cell.backend: cell for cell in panel.stored if cell is not base}
     curves = {curve.loader.key: curve for roof in roofs for curve in roof.curves}
     # The handoff of squares is that of the files, and was measured beside the files only.
     handoff_s = curves[base.key].constant_s if base.key in curves else math.inf
     choices = []
-    for cell in (base, *beside.values()):
+    for cell in (base, *others.values()):
         curve = curves.get(cell.key)
         if curve is not None:
             curve = dataclasses.replace(curve, constant_s=min(curve.constant_s, handoff_s))

@@ -32,8 +32,8 @@ def ladders(panels: Iterable[Panel]) -> list[list[Step]]:
     made = []
     for panel in listed:
         key = key_without(panel.first, "backend", "share")
-        beside = [cell for cell in shared if key_without(cell, "backend", "share") == key]
-        cells = {(cell.backend, cell.cell.share): cell for cell in (*beside, *panel.measured)}
+        sharing = [cell for cell in shared if key_without(cell, "backend", "share") == key]
+        cells = {(cell.backend, cell.cell.share): cell for cell in (*sharing, *panel.measured)}
         rungs = {rung.key: cell for rung in RUNGS if (cell := cells.get((rung.backend, rung.share)))}
         if len(rungs) >= _LEAST_RUNGS and "plain" in rungs:
             made.append(

@@ -41,5 +41,5 @@ def copies_pay(cells: Sequence[CellSummary]) -> Iterator[str]:
             remote_s, best = min(times)
             epochs = math.ceil(copy_s / (remote_s - local_s)) if remote_s > local_s else None
             pays = f"pays from epoch {epochs} on" if epochs else "does not pay"
-            name, beside = backend_label(cell.backend), backend_label(best)
-            yield f"Copying {name} first takes {duration(copy_s)} and {pays}, beside {beside} in place."
+            name, fastest = backend_label(cell.backend), backend_label(best)
+            yield f"Copying {name} first takes {duration(copy_s)} and {pays}, beside {fastest} in place."

@@ -479,8 +479,8 @@ def _places(rows: Iterable[Sourced]) -> dict[tuple[Any, ...], str]:
 
 def backend_rank(backend: str) -> tuple[int, str]:
     """Return a key that sorts backends as the paper lists them, then the others by name, numbers in it by value."""
-    known = PAPER_BACKENDS.index(backend) if backend in PAPER_BACKENDS else len(PAPER_BACKENDS)
-    return known, re.sub(r"\d+", lambda number: number[0].zfill(8), backend)
+    place = PAPER_BACKENDS.index(backend) if backend in PAPER_BACKENDS else len(PAPER_BACKENDS)
+    return place, re.sub(r"\d+", lambda number: number[0].zfill(8), backend)
 
 
 def key_without(cell: CellSummary, *names: str) -> tuple[Any, ...]:

@@ -78,5 +78,5 @@ def make_table(
     )
 
 
-def ends(found: Estimate | Ratio | None) -> tuple[float | None, float | None, float | None]:
-    return (found.mid, found.low, found.high) if found else (None, None, None)
+def ends(value: Estimate | Ratio | None) -> tuple[float | None, float | None, float | None]:
+    return (value.mid, value.low, value.high) if value else (None, None, None)

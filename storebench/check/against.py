@@ -205,8 +205,8 @@ def _pair_up(sides: Sides, ref: str, codes: Sequence[SideCode], *, same: bool = 
     folders = (("baseline", sides.baseline), ("contender", sides.contender))
     for (side, folder), code in zip(folders, codes, strict=True):
         folder.mkdir(exist_ok=True)
-        own = {"side": side, "code": dataclasses.asdict(code.facts)}
-        write_whole(folder / PAIRING_NAME, json.dumps({**about, **own}, indent=2) + "\n")
+        facts = {"side": side, "code": dataclasses.asdict(code.facts)}
+        write_whole(folder / PAIRING_NAME, json.dumps({**about, **facts}, indent=2) + "\n")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -109,9 +109,9 @@ def judge(baseline: Side, contender: Side, policy: Policy) -> list[CellResult]:
 
 def _one_sided(first: CellData | None, second: CellData | None) -> CellResult | None:
     """Return the verdict on a cell that only one side has or could measure; None for any other."""
-    known = second or first
-    assert known is not None
-    blank = CellResult(cell_id=known.cell_id, label=known.label, state=CellState.FAILED)
+    data = second or first
+    assert data is not None
+    blank = CellResult(cell_id=data.cell_id, label=data.label, state=CellState.FAILED)
     if second is None:
         reason = "the baseline has it, the contender has not"
         return dataclasses.replace(blank, state=CellState.MISSING, reason=reason)
@@ -192,8 +192,8 @@ def _apart(first: CellData, second: CellData) -> str:
         has, other_has = (", ".join(map(str, each[:_MOST_NUMBERS])) for each in (before, after))
         return f"no replicate ran on both sides: the baseline has {has}, the contender {other_has}"
     left_out = first.left_out | second.left_out
-    for name, own, other in (("baseline", before, after), ("contender", after, before)):
-        lost = [number for number in other if number not in {*own, *left_out} and number < max(common)]
+    for name, numbers, other in (("baseline", before, after), ("contender", after, before)):
+        lost = [number for number in other if number not in {*numbers, *left_out} and number < max(common)]
         if lost:
             return f"the {name} lacks replicate {lost[0]}, although it has later ones"
     return ""
@@ -247,52 +247,52 @@ def _timed(result: CellResult, first: CellData, second: CellData, *, paired: boo
         return dataclasses.replace(result, state=CellState.INCONCLUSIVE, reason=reason)
     common = sorted(before.keys() & after.keys())
     practical = result.practical_frac or 0.0
-    found = compare(
+    ratio = compare(
         [before[number] for number in common],
         [after[number] for number in common],
         better=Better.LOWER,
         practical_frac=practical,
     )
-    state, reason, more = _decided(found, practical)
+    state, reason, more = _decided(ratio, practical)
     visible = None
-    if found.low is not None and found.high is not None:
-        visible = (1 + practical) * math.sqrt(found.high / found.low) - 1
+    if ratio.low is not None and ratio.high is not None:
+        visible = (1 + practical) * math.sqrt(ratio.high / ratio.low) - 1
     return dataclasses.replace(
         result,
         state=state,
         reason=reason,
-        ratio=found.mid,
-        low=found.low,
-        high=found.high,
-        level=found.level,
+        ratio=ratio.mid,
+        low=ratio.low,
+        high=ratio.high,
+        level=ratio.level,
         visible_frac=visible,
         more_rounds=more,
     )
 
 
-def _decided(found: Ratio, practical: float) -> tuple[CellState, str, int | None]:
+def _decided(ratio: Ratio, practical: float) -> tuple[CellState, str, int | None]:
     """Return state, reason, and the further rounds that would decide an undecided cell."""
     slow_down = f"slow-down of {100 * practical:.3g}%"
-    if found.verdict is Verdict.EQUAL:
+    if ratio.verdict is Verdict.EQUAL:
         return CellState.WITHIN_NOISE, "", None
-    if found.verdict is not Verdict.UNDECIDED:
-        state = CellState.WORSE if found.verdict is Verdict.SLOWER else CellState.BETTER
-        assert found.mid is not None
+    if ratio.verdict is not Verdict.UNDECIDED:
+        state = CellState.WORSE if ratio.verdict is Verdict.SLOWER else CellState.BETTER
+        assert ratio.mid is not None
         return (
             state,
-            f"{found.mid - 1:.0%} slower" if found.mid >= 1 else f"{1 - found.mid:.0%} less time",
+            f"{ratio.mid - 1:.0%} slower" if ratio.mid >= 1 else f"{1 - ratio.mid:.0%} less time",
             None,
         )
-    if found.rounds < MIN_ROUNDS:
-        missing = MIN_ROUNDS - found.rounds
-        reason = f"{number_of(found.rounds, 'replicate')}, a verdict needs {MIN_ROUNDS}{_advice(missing)}"
+    if ratio.rounds < MIN_ROUNDS:
+        missing = MIN_ROUNDS - ratio.rounds
+        reason = f"{number_of(ratio.rounds, 'replicate')}, a verdict needs {MIN_ROUNDS}{_advice(missing)}"
         return CellState.INCONCLUSIVE, reason, missing
-    assert found.high is not None
-    assert found.spread is not None
-    if found.high <= 1 + practical:
+    assert ratio.high is not None
+    assert ratio.spread is not None
+    if ratio.high <= 1 + practical:
         return CellState.WITHIN_NOISE, f"no {slow_down}; it may be faster", None
-    needed = rounds_needed(found.spread, practical)
-    more = None if needed is None else max(0, needed - found.rounds)
+    needed = rounds_needed(ratio.spread, practical)
+    more = None if needed is None else max(0, needed - ratio.rounds)
     never = f"; {MOST_ROUNDS} replicates on each side would not decide it here"
     advice = never if more is None else _advice(more)
     return CellState.INCONCLUSIVE, f"a {slow_down} is not ruled out{advice}", more or None

@@ -65,7 +65,7 @@ def check_names(allow_missing: Sequence[str], results: Sequence[CellResult]) -> 
 
 def _is_called(result: CellResult, name: str) -> bool:
     names = result.cell_id, result.label
-    return name in names or any(fnmatch.fnmatchcase(own, name) for own in names)
+    return name in names or any(fnmatch.fnmatchcase(label, name) for label in names)
 
 
 def _decide(

@@ -147,7 +147,8 @@ def _details(format_facts: list[dict[str, Any]]) -> list[str]:
             lines += [f"    {reader['note']}"] if reader["note"] else []
             if options := reader["options"]:
                 rows = [
-                    (name, *(one[head] or "" for head in OPTION_HEADS[1:])) for name, one in options.items()
+                    (name, *(option[head] or "" for head in OPTION_HEADS[1:]))
+                    for name, option in options.items()
                 ]
                 lines += [f"    {line}" for line in aligned([OPTION_HEADS, *rows])]
     return lines

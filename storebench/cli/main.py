@@ -86,11 +86,11 @@ app.add_typer(place, name="place")
 
 def _refuse_places(words: Sequence[str]) -> None:
     """End with one line for a folder where a command belongs, and for an address: s3://bucket would become "s3:"."""
-    known = {command.name for command in app.registered_commands} | {
+    names = {command.name for command in app.registered_commands} | {
         group.name for group in app.registered_groups
     }
     # Path would raise where the text cannot be a path.
-    if words and words[0] not in known and os.path.isdir(words[0]):  # noqa: PTH112
+    if words and words[0] not in names and os.path.isdir(words[0]):  # noqa: PTH112
         say(
             f"storebench: {words[0]}: a folder, not a command. To measure its images: "
             f"storebench run --dataset {shlex.quote(words[0])}"

@@ -75,8 +75,8 @@ def loop_line(cells: Sequence["Cell"]) -> str:
     workers = either(cell.workers for cell in cells)
     batches = either(cell.batch_size for cell in cells)
     sides = [image_side(cell) for cell in cells]
-    known = either((side for side in sides if side is not None), "{0} x {0}")
-    size = f" of {known} pixels" if known and None not in sides else ""
+    side = either((side for side in sides if side is not None), "{0} x {0}")
+    size = f" of {side} pixels" if side and None not in sides else ""
     return f"{workers} {'worker' if workers == '1' else 'workers'}, batches of {batches} images{size}"
 
 

@@ -29,6 +29,6 @@ def _totals(address: str) -> list[float] | None:
     if address:
         with suppress(OSError), urllib.request.urlopen(address, timeout=5) as answer:  # noqa: S310
             text = answer.read().decode()
-            found = (re.findall(rf"^{name}{{.*}} (\S+)$", text, re.MULTILINE) for name in _METRICS)
-            return [sum(map(float, values)) for values in found]
+            by_metric = (re.findall(rf"^{name}{{.*}} (\S+)$", text, re.MULTILINE) for name in _METRICS)
+            return [sum(map(float, values)) for values in by_metric]
     return None

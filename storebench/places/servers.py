@@ -178,8 +178,8 @@ def _bucket(port: int) -> str:
 
 
 def _program() -> str:
-    beside = Path(sys.executable).parent / "weed"
-    program = str(beside) if beside.is_file() else shutil.which("weed", path=system_path())
+    installed = Path(sys.executable).parent / "weed"
+    program = str(installed) if installed.is_file() else shutil.which("weed", path=system_path())
     if program is None:
         raise MissingDependencyError("weed is not installed", hint=f"Run: {install_line('seaweedfs')}.")
     return program

@@ -35,8 +35,8 @@ _AT_LEAST_ONE = (
 
 def impossible(record: Record) -> tuple[str, str] | None:
     """Return the first impossible field and its problem; None if there is none."""
-    found = ((path, _wrong(path, value)) for path, value in _numbers(record, ""))
-    return next(((path, wrong) for path, wrong in found if wrong), None)
+    problems = ((path, _wrong(path, value)) for path, value in _numbers(record, ""))
+    return next(((path, wrong) for path, wrong in problems if wrong), None)
 
 
 def _wrong(path: str, value: float) -> str:
@@ -121,9 +121,9 @@ def record_from_dict(raw: dict[str, Any], *, where: str) -> Record:
         record: Record = _adapter().validate_python(raw, strict=False)
     except pydantic.ValidationError as error:
         raise RecordError(f"not a record: {complaint(error)}", where=where) from None
-    if found := impossible(record):
-        refused = RecordError(f"not a record: {found[0]}: {found[1]}", where=where)
-        refused.record, (refused.figure, refused.wrong) = record, found
+    if problem := impossible(record):
+        refused = RecordError(f"not a record: {problem[0]}: {problem[1]}", where=where)
+        refused.record, (refused.figure, refused.wrong) = record, problem
         raise refused
     return record
 

@@ -193,13 +193,13 @@ def merge_tables(run: Path) -> int:
     """Move the step tables of a run into its ``steps.parquet``, and return how many were moved."""
     merged = run / STEPS_NAME
     with claimed(run):
-        own, known = list(_named_files(run)), merged_names(merged)
-        new = [_labelled(path, record) for path, record in own if record.steps_file not in known]
+        named, names = list(_named_files(run)), merged_names(merged)
+        new = [_labelled(path, record) for path, record in named if record.steps_file not in names]
         try:
             if any(map(len, new)):
                 _write(merged, [*merged_row_groups(merged), *filter(len, new)])
-            known = merged_names(merged)
-            moved = [path for path, record in own if record.steps_file in known]
+            names = merged_names(merged)
+            moved = [path for path, record in named if record.steps_file in names]
             for path in moved:
                 path.unlink()
         except OSError as error:

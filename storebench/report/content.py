@@ -80,7 +80,6 @@ class Content:
     """In the order of importance; the page's table of one has its anchor."""
     anchors: tuple[str, ...]
     cells: tuple[CellSummary, ...]
-    roofs: tuple[Roofline, ...]
     limits: Mapping[tuple[str, str], Bottleneck]
     findings: tuple[Finding, ...] = ()
     incomplete: tuple[str, ...] = ()
@@ -169,7 +168,6 @@ def content_of(
         panels=tuple(listed),
         anchors=tuple(anchors.values()),
         cells=tuple(cells),
-        roofs=tuple(roofs),
         limits=limits,
         findings=results.findings,
         incomplete=tuple(incomplete(records)),
@@ -256,9 +254,10 @@ def _section(
 
 def _codecs(listed: Sequence[Panel]) -> list[Coded]:
     """Return the codecs of the first panel in which one container has several."""
-    found = map(coded, (panel.measured for panel in listed))
+    by_panel = map(coded, (panel.measured for panel in listed))
     return next(
-        (codecs for codecs in found if len({one.cell.cell.backend.codec for one in codecs}) >= FEWEST), []
+        (codecs for codecs in by_panel if len({codec.cell.cell.backend.codec for codec in codecs}) >= FEWEST),
+        [],
     )
 
 
@@ -322,13 +321,13 @@ def _plot(name: str, question: str, plot: Any, cells: Sequence[CellSummary]) -> 
 
 def _alike(cell: CellSummary, cells: Sequence[CellSummary], field: str) -> bool:
     """Whether a cell was measured with another value of a field, too."""
-    own = {
+    fixed = {
         name: value
         for name, value in cell.fields.items()
         if name not in (field, "epochs", "passes", "max_steps", "warmup_steps", "global_batch_size")
     }
     return any(
         other.fields[field] != cell.fields[field]
-        and all(other.fields[name] == value for name, value in own.items())
+        and all(other.fields[name] == value for name, value in fixed.items())
         for other in cells
     )

@@ -38,8 +38,8 @@ def columns(panels: Iterable[Panel]) -> list[Column]:
     """Return one column per setting; panels of different stores share one if their work is the same."""
     groups: dict[tuple[Any, ...], list[list[Panel]]] = {}
     for panel in panels:
-        own = panel.first
-        same = groups.setdefault((*_heading(panel), work_key(own), own.cell.memory_bytes), [])
+        first = panel.first
+        same = groups.setdefault((*_heading(panel), work_key(first), first.cell.memory_bytes), [])
         names = {cell.backend for cell in panel.cells}
         free = (g for g in same if names.isdisjoint(cell.backend for other in g for cell in other.cells))
         if (group := next(free, None)) is not None:
@@ -71,13 +71,13 @@ def columns(panels: Iterable[Panel]) -> list[Column]:
 
 
 def _heading(panel: Panel) -> tuple[str, ...]:
-    own = panel.first.cell
+    cell = panel.first.cell
     return (
         dataset_label(panel.first),
         condition_label(panel.speaker),
-        _WORKS.get(work_of(own), "loading"),
-        number_of(own.workers, "worker") if own.workers else "",
-        number_of(own.ranks, "rank") if own.ranks > 1 else "",
+        _WORKS.get(work_of(cell), "loading"),
+        number_of(cell.workers, "worker") if cell.workers else "",
+        number_of(cell.ranks, "rank") if cell.ranks > 1 else "",
     )
 
 
@@ -92,13 +92,13 @@ def matrix(panels: Sequence[Panel]) -> Table:
 
     With many settings, these are the rows, and each store but the base is shown by its ratio.
     """
-    found = columns(panels)
-    several = len({column.dataset for column in found}) > 1
-    settings = [", ".join([c.dataset] * several + [*c.words]) or "no workers" for c in found]
-    many = len(found) > _MOST_COLUMNS
+    by_setting = columns(panels)
+    several = len({column.dataset for column in by_setting}) > 1
+    settings = [", ".join([c.dataset] * several + [*c.words]) or "no workers" for c in by_setting]
+    many = len(by_setting) > _MOST_COLUMNS
     shown = [
         {cell.backend: _rate_words(panel, cell, short=many) for panel in c.panels for cell in panel.measured}
-        for c in found
+        for c in by_setting
     ]
     names = sorted({name for cells in shown for name in cells}, key=backend_rank)
     lines = [("setting" if many else "store", *map(backend_label, names))]
@@ -113,11 +113,11 @@ def matrix(panels: Sequence[Panel]) -> Table:
 
 
 def _rate_words(panel: Panel, cell: CellSummary, *, short: bool) -> str:
-    rate, found = number(cell.median("samples_per_s")), panel.ratio(cell)
-    if found is None or found.mid is None:
+    rate, ratio = number(cell.median("samples_per_s")), panel.ratio(cell)
+    if ratio is None or ratio.mid is None:
         return f"{rate}/s" if short else rate
-    sign = {Verdict.FASTER: "+", Verdict.SLOWER: "-", Verdict.EQUAL: "="}.get(found.verdict, "?")
-    times = f"{number(found.mid, 2)}{sign}"
+    sign = {Verdict.FASTER: "+", Verdict.SLOWER: "-", Verdict.EQUAL: "="}.get(ratio.verdict, "?")
+    times = f"{number(ratio.mid, 2)}{sign}"
     return times if short else f"{rate} ({times})"
 
 
@@ -149,7 +149,7 @@ def explored(panels: Sequence[Panel], anchors: Sequence[str]) -> list[dict[str, 
 
 def _ratios(cell: CellSummary, panel: Panel) -> dict[str, tuple[float, str]]:
     return {
-        base.backend: (float(f"{found.mid:.4g}"), str(found.verdict))
+        base.backend: (float(f"{ratio.mid:.4g}"), str(ratio.verdict))
         for base in panel.measured
-        if base is not cell and (found := rate_ratio(cell, base)) is not None and found.mid is not None
+        if base is not cell and (ratio := rate_ratio(cell, base)) is not None and ratio.mid is not None
     }

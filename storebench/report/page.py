@@ -60,7 +60,7 @@ def _bars(content: Content) -> dict[str, Any]:
     if not shown:
         return {}
     highest = max(rate.high or rate.mid for _, rate in shown)
-    named = [(one.title, one.images_per_s) for one in content.accelerators]
+    named = [(profile.title, profile.images_per_s) for profile in content.accelerators]
     full = max(highest, *(rate for _, rate in named if rate < _NEAR * highest), 0.0)
     return {
         "rows": [
@@ -116,10 +116,10 @@ def html(content: Content, images: Mapping[str, bytes]) -> str:
         {
             "name": name,
             "label": backend_label(name),
-            "colour": colour_of(name, own.format),
-            "codec": own.codec,
+            "colour": colour_of(name, backend.format),
+            "codec": backend.codec,
         }
-        for name, own in sorted(backends.items(), key=lambda item: backend_rank(item[0]))
+        for name, backend in sorted(backends.items(), key=lambda item: backend_rank(item[0]))
     ]
     data = json.dumps({"columns": columns, "stores": stores}, separators=(",", ":")).replace("<", "\\u003c")
     sources = {

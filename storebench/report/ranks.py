@@ -84,7 +84,7 @@ def corners(cells: Iterable[CellSummary]) -> list[Corners]:
         for cell in jobs
         if not cell.is_null and cell.cell.sync is Sync.NONE
     }
-    found = []
+    listed = []
     for both in jobs:
         loading = silent.get((both.backend, *key_without(both, "sync")))
         exchange = nulls.get(ceiling_key(both))
@@ -97,8 +97,8 @@ def corners(cells: Iterable[CellSummary]) -> list[Corners]:
             if rounds:
                 b, lo, ex, no = (np.array([side[key] for key in rounds]) for side in sides)
                 effects = (estimate(seconds.tolist()) for seconds in (lo - no, ex - no, b - lo - ex + no))
-                found.append(Corners(both, part, *effects))
-    return found
+                listed.append(Corners(both, part, *effects))
+    return listed
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -120,14 +120,14 @@ def tournaments(cells: Sequence[CellSummary]) -> list[Tournament]:
         for cell in cells
         if cell.cell.trainers > 1 and not cell.cell.tournament_steps
     }
-    found = []
+    listed = []
     for cell in cells:
         if not cell.cell.tournament_steps or (accuracy := _last_accuracy(cell)) is None:
             continue
         jobs = [row.record.job for row in cell.usable if row.record.job]
         games = [game for job in jobs if job.trainers for game in job.trainers.games]
         control = controls.get(key_without(cell, "tournament_steps"))
-        found.append(
+        listed.append(
             Tournament(
                 cell=cell,
                 accuracy=accuracy,
@@ -136,7 +136,7 @@ def tournaments(cells: Sequence[CellSummary]) -> list[Tournament]:
                 moved=sum(game.winner != game.trainer for game in games),
             )
         )
-    return found
+    return listed
 
 
 def _last_accuracy(cell: CellSummary) -> float | None:

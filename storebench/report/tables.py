@@ -120,8 +120,8 @@ def io_table(
     words = {cell: setting_label(cell, varying).split(", ") for cell in cells}
 
     def store(cell: CellSummary) -> str:
-        own = [word for word in words[cell] if not all(word in other for other in words.values())]
-        return ", ".join([backend_label(cell.backend), *(own if len(panels) > 1 else ())])
+        differing = [word for word in words[cell] if not all(word in other for other in words.values())]
+        return ", ".join([backend_label(cell.backend), *(differing if len(panels) > 1 else ())])
 
     def median(name: str, factor: float = 1.0) -> Callable[[CellSummary], float | None]:
         return lambda cell: None if (value := cell.median(name)) is None else value * factor
@@ -175,7 +175,7 @@ def limit_words(limit: Bottleneck | None) -> str:
 def order_table(cells: Sequence[CellSummary]) -> Table | None:
     """Return how random the own orders of readers are; None without such a reader."""
     column: type[Column[CellSummary]] = Column
-    own = {cell.backend: cell for cell in cells if cell.cell.backend.native_order and cell.usable}
+    reading = {cell.backend: cell for cell in cells if cell.cell.backend.native_order and cell.usable}
     columns = [
         column("store", "backend", lambda c: c.backend, backend_label),
         column("samples in the buffer", "order_buffer_samples", lambda c: c.median("order_buffer_samples")),
@@ -187,7 +187,7 @@ def order_table(cells: Sequence[CellSummary]) -> Table | None:
     caption = (
         f"{dataset_label(cells[0])}. Own orders; a uniform shuffle has displacement 1 and keeps no neighbours"
     )
-    return make_table("order", caption, columns, list(own.values())) if own else None
+    return make_table("order", caption, columns, list(reading.values())) if reading else None
 
 
 def request_table(
@@ -342,13 +342,13 @@ def codec_table(codecs: Sequence[Coded]) -> Table:
         *_identity(lambda c: c.cell),
     ]
     caption = f"{dataset_label(first)}: {setting_label(first)}. Codecs in {first.cell.backend.format}"
-    marks = tuple(mark(one.cell) for one in codecs)
+    marks = tuple(mark(codec.cell) for codec in codecs)
     return make_table("codecs", caption, columns, codecs, marks=marks, notes=(_FRONTIER_NOTE,))
 
 
-def _raw_frac(one: Coded) -> float:
-    height, width, channels = map(int, str(one.cell.fact("store_image_shape")).split("x"))
-    return one.bytes_per_image / (height * width * channels)
+def _raw_frac(codec: Coded) -> float:
+    height, width, channels = map(int, str(codec.cell.fact("store_image_shape")).split("x"))
+    return codec.bytes_per_image / (height * width * channels)
 
 
 def cold_table(panel: Panel) -> Table | None:
@@ -388,7 +388,7 @@ def _cold_rate(cell: CellSummary, share: float) -> str:
 
 def feeding_table(roofs: Sequence[Roofline], accelerators: Sequence[Accelerator] = ()) -> Table:
     """Return the supply rate and the starving point of every store, and whether named accelerators are fed."""
-    named = [(one.title, one.images_per_s) for one in accelerators]
+    named = [(profile.title, profile.images_per_s) for profile in accelerators]
     curves = [curve for roofline in roofs for curve in roofline.curves]
     loaders = [curve.loader for curve in curves]
     varying = varying_fields(loaders)
@@ -406,9 +406,9 @@ def feeding_table(roofs: Sequence[Roofline], accelerators: Sequence[Accelerator]
         *_identity(lambda c: c.loader),
     ]
     sources = tuple(
-        f"{one.title}: {number(one.images_per_s)} images/s in training, {one.precision}. {one.source}, {one.source.url}"
-        for one in accelerators
-        if one.source
+        f"{profile.title}: {number(profile.images_per_s)} images/s in training, {profile.precision}. {profile.source}, {profile.source.url}"
+        for profile in accelerators
+        if profile.source
     )
     caption = f"{common_setting(loaders)}. The fastest accelerator that each store feeds"
     marks = tuple(mark(cell) for cell in loaders)
@@ -472,7 +472,7 @@ def rank_tables(cells: Sequence[CellSummary]) -> list[Table]:
     ]
     made = [_job_table(jobs, cells)] if jobs else []
     made += [_communication_table(exchanging)] if exchanging else []
-    made += [_corner_table(found)] if (found := corners(cells)) else []
+    made += [_corner_table(effects)] if (effects := corners(cells)) else []
     return made + ([_tournament_table(games)] if (games := tournaments(cells)) else [])
 
 
@@ -484,8 +484,8 @@ def _job_table(jobs: Sequence[CellSummary], cells: Sequence[CellSummary]) -> Tab
         return None if alone is None else rate_ratio(job, alone)
 
     def efficiency(job: CellSummary) -> float | None:
-        found = gain(job)
-        return None if found is None or found.mid is None else found.mid / job.cell.ranks
+        ratio = gain(job)
+        return None if ratio is None or ratio.mid is None else ratio.mid / job.cell.ranks
 
     def shared(job: CellSummary) -> Ratio | None:
         separate = sharing_base(job, cells)
@@ -532,41 +532,41 @@ def _communication_table(jobs: Sequence[CellSummary]) -> Table:
     return make_table("ranks-communication", caption, columns, jobs, marks=marks)
 
 
-def _milliseconds(found: Estimate | None) -> str:
-    return "" if found is None else f"{with_interval(found.scaled(1000))} ms"
+def _milliseconds(seconds: Estimate | None) -> str:
+    return "" if seconds is None else f"{with_interval(seconds.scaled(1000))} ms"
 
 
-def _corner_table(found: Sequence[Corners]) -> Table:
-    varying = varying_fields(one.cell for one in found)
+def _corner_table(effects: Sequence[Corners]) -> Table:
+    varying = varying_fields(row.cell for row in effects)
     column: type[Column[Corners]] = Column
     columns = [
-        column("setting", "", lambda one: setting_label(one.cell, varying)),
-        column("job", "job", lambda one: job_name(one.cell)),
-        column("part of a step", "part", lambda one: one.part),
-        column("loading alone", "loading_s", lambda one: one.loading, _milliseconds, interval=True),
-        column("exchange alone", "exchange_s", lambda one: one.exchange, _milliseconds, interval=True),
+        column("setting", "", lambda row: setting_label(row.cell, varying)),
+        column("job", "job", lambda row: job_name(row.cell)),
+        column("part of a step", "part", lambda row: row.part),
+        column("loading alone", "loading_s", lambda row: row.loading, _milliseconds, interval=True),
+        column("exchange alone", "exchange_s", lambda row: row.exchange, _milliseconds, interval=True),
         column(
-            "both, beyond the sum", "interaction_s", lambda one: one.interaction, _milliseconds, interval=True
+            "both, beyond the sum", "interaction_s", lambda row: row.interaction, _milliseconds, interval=True
         ),
-        *_identity(lambda one: one.cell),
+        *_identity(lambda row: row.cell),
     ]
-    caption = f"{dataset_label(found[0].cell)}: what loading and exchanging cost each other"
-    return make_table("ranks-interference", caption, columns, found)
+    caption = f"{dataset_label(effects[0].cell)}: what loading and exchanging cost each other"
+    return make_table("ranks-interference", caption, columns, effects)
 
 
-def _tournament_table(found: Sequence[Tournament]) -> Table:
+def _tournament_table(games: Sequence[Tournament]) -> Table:
     column: type[Column[Tournament]] = Column
     columns = [
-        column("setting", "", lambda one: setting_label(one.cell)),
-        column("seed", "seed", lambda one: one.cell.fields["seed"]),
-        column("best trainer", "test_accuracy", lambda one: one.accuracy, percent),
-        column("without games", "test_accuracy_without", lambda one: one.control, percent),
-        column("games", "games", lambda one: one.games),
-        column("networks that moved", "moved", lambda one: one.moved),
-        *_identity(lambda one: one.cell),
+        column("setting", "", lambda row: setting_label(row.cell)),
+        column("seed", "seed", lambda row: row.cell.fields["seed"]),
+        column("best trainer", "test_accuracy", lambda row: row.accuracy, percent),
+        column("without games", "test_accuracy_without", lambda row: row.control, percent),
+        column("games", "games", lambda row: row.games),
+        column("networks that moved", "moved", lambda row: row.moved),
+        *_identity(lambda row: row.cell),
     ]
-    caption = f"{dataset_label(found[0].cell)}: trainers with tournaments beside the same trainers without"
-    return make_table("tournaments", caption, columns, found)
+    caption = f"{dataset_label(games[0].cell)}: trainers with tournaments beside the same trainers without"
+    return make_table("tournaments", caption, columns, games)
 
 
 _FIGURES = (

@@ -37,7 +37,7 @@ def text(table: Table, width: int) -> str:
     lines, start = [*title, *textwrap.wrap(plain(table.caption), width)], 1
     while start < len(columns):
         end = start + 1
-        while end < len(columns) and least[0] + sum(one + 2 for one in least[start : end + 1]) <= width:
+        while end < len(columns) and least[0] + sum(need + 2 for need in least[start : end + 1]) <= width:
             end += 1
         block = [0, *range(start, end)]
         made = _block([columns[n] for n in block], [least[n] for n in block], width)
@@ -52,7 +52,7 @@ def text(table: Table, width: int) -> str:
 def _block(columns: Sequence[_Column], least: Sequence[int], width: int) -> list[str]:
     """Return some columns as lines, without rows that are empty but for their name; heads get the room that is left."""
     more = max(0, width - sum(least) - 2 * (len(least) - 1)) // len(least)
-    widths = [max(one, min(one + more, len(head))) for one, (head, _) in zip(least, columns, strict=True)]
+    widths = [max(need, min(need + more, len(head))) for need, (head, _) in zip(least, columns, strict=True)]
     heads = _row([head for head, _ in columns], widths, last=True)
     rows = [row for row in zip(*(cells for _, cells in columns), strict=True) if any(row[1:])]
     rule = "-" * (sum(widths) + 2 * (len(widths) - 1))
@@ -66,7 +66,8 @@ def _row(cells: Sequence[str], widths: Sequence[int], *, last: bool = False) -> 
     ]
     height = max(map(len, wrapped))
     filled = [
-        [""] * (height - len(own)) + own if last else own + [""] * (height - len(own)) for own in wrapped
+        [""] * (height - len(lines)) + lines if last else lines + [""] * (height - len(lines))
+        for lines in wrapped
     ]
     first, others = widths[0], widths[1:]
     return [

@@ -261,11 +261,6 @@ class Run:
 
         replace_lines(path, self.folder / SUPERSEDED_NAME, is_old, [*map(record_to_dict, records)])
 
-    def _named_tables(self) -> set[str]:
-        """Return the names of the step tables that records name."""
-        rows = itertools.chain(*(rows_of(self.folder / name) for name in (RECORDS_NAME, SUPERSEDED_NAME)))
-        return {str(row.get("steps_file")) for row in rows}
-
     def _with_tables(self, records: Sequence[Record], tables: Path) -> list[Record]:
         """Give a replicate's step tables unused names, synced to disk; return records that name them."""
         steps = self.folder / STEPS_DIR
@@ -292,7 +287,8 @@ class Run:
         for folder in steps.glob(f"{_UNFINISHED}*"):
             shutil.rmtree(folder, ignore_errors=True)
         sweep(self.folder)
-        named = self._named_tables()
+        rows = itertools.chain(*(rows_of(self.folder / name) for name in (RECORDS_NAME, SUPERSEDED_NAME)))
+        named = {row.get("steps_file") for row in rows}
         for file in steps.iterdir():
             if _TABLE.fullmatch(file.name) and f"{STEPS_DIR}/{file.name}" not in named:
                 file.unlink(missing_ok=True)

@@ -264,9 +264,11 @@ class MatrixWithoutLoop(Strict):
                 f"{backend.name} cannot be read from {places[0]} without a mount, {instead}; "
                 f"place 'copy:{places[0]}' copies it first"
             )
-        own = next((name for name in self.backends if traits_of(parse_backend(name)).fixed_place), None)
-        if own is not None and ({*self.place} != {LOCAL} or self.readahead):
-            raise ValueError(f"{own} reads files where they are, so it cannot be put elsewhere: leave it out")
+        fixed = next((name for name in self.backends if traits_of(parse_backend(name)).fixed_place), None)
+        if fixed is not None and ({*self.place} != {LOCAL} or self.readahead):
+            raise ValueError(
+                f"{fixed} reads files where they are, so it cannot be put elsewhere: leave it out"
+            )
         if places and {*self.cache} - {CacheState.ANY}:
             raise ValueError("no page cache of this machine holds what a server sends: set cache to 'any'")
         return self

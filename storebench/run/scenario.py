@@ -37,12 +37,12 @@ def find_scenario(word: str) -> Path:
     """Return the scenario file that a word of the command line means."""
     if "/" in word or word.endswith(".toml"):
         return Path(word)
-    known = shipped_scenarios()
-    if word in known:
-        return known[word]
+    shipped = shipped_scenarios()
+    if word in shipped:
+        return shipped[word]
     if Path(word).is_file():
         return Path(word)
-    raise UnknownNameError.of("scenario", word, known)
+    raise UnknownNameError.of("scenario", word, shipped)
 
 
 def without_missing_libraries(raw: dict[str, Any], tell: Callable[[str], None]) -> dict[str, Any]:
@@ -130,10 +130,10 @@ class Scenario(Strict):
 
     @pydantic.model_validator(mode="after")
     def _one_rule(self) -> Self:
-        own = max((matrix.replicates or 0 for matrix in self.matrix), default=0)
-        if own > self.replicates:
+        most = max((matrix.replicates or 0 for matrix in self.matrix), default=0)
+        if most > self.replicates:
             raise ValueError(
-                f"a matrix has {own} replicates, more than the scenario, which has {self.replicates}"
+                f"a matrix has {most} replicates, more than the scenario, which has {self.replicates}"
             )
         cells = sum(matrix.most_cells for matrix in self.matrix)
         if cells > MOST_CELLS:

@@ -35,10 +35,10 @@ def check_record(record: Record, memory_bytes_per_s: float | None) -> list[Findi
         _replicate,
         _job,
     )
-    found = [problem for check in checks for problem in check(record)]
+    findings = [problem for check in checks for problem in check(record)]
     if not record.cell.backend.is_null:
-        found += [*_cpu_ceiling(record), *_memory_ceiling(record, memory_bytes_per_s)]
-    return found
+        findings += [*_cpu_ceiling(record), *_memory_ceiling(record, memory_bytes_per_s)]
+    return findings
 
 
 def _replicate(record: Record) -> Iterator[Finding]:
@@ -221,9 +221,9 @@ def _memory_ceiling(record: Record, ceiling: float | None) -> Iterator[Finding]:
     cpu_s = record.counters.cpu_s
     copying_s = side_by_side if cpu_s is None else min(side_by_side, max(cpu_s, busy_s))
     if busy_s and record.payload_bytes * frac > ceiling * _HEADROOM * copying_s:
-        found, most = (record.payload_bytes * frac / busy_s, ceiling * _HEADROOM * copying_s / busy_s)
+        rate, most = (record.payload_bytes * frac / busy_s, ceiling * _HEADROOM * copying_s / busy_s)
         message = (
-            f"{format_bytes(round(found))} per second of fetching and decoding, above the {format_bytes(round(most))} that"
+            f"{format_bytes(round(rate))} per second of fetching and decoding, above the {format_bytes(round(most))} that"
             " memory can give there"
         )
         yield finding(Rule.CEILING, record, "payload_bytes_per_s", message)

@@ -50,12 +50,12 @@ def check_steps(record: Record, run: Path) -> list[Finding]:
     if ranks != record.cell.ranks:
         message = f"its steps are those of {ranks} ranks, not of {record.cell.ranks}"
         return [finding(Rule.STEPS, record, "steps_file", message)]
-    found = [
-        finding(Rule.STEPS, record, name, f"{recorded}, but its steps give {own}")
-        for name, recorded, own in differences(record, right)
+    wrong = [
+        finding(Rule.STEPS, record, name, f"{recorded}, but its steps give {computed}")
+        for name, recorded, computed in differences(record, right)
     ]
     return [
-        *found,
+        *wrong,
         *_producers(record, table),
         *_passes(record, table),
         *_portion(record, table),
@@ -88,9 +88,9 @@ def differences(record: Record, right: Record) -> Iterator[tuple[str, Any, Any]]
         yield "cold_rates", record.cold_rates, right.cold_rates
     if record.portion is not None and right.portion is not None:
         for field in dataclasses.fields(record.portion):
-            recorded, own = getattr(record.portion, field.name), getattr(right.portion, field.name)
-            if recorded is not own and not agree(recorded, own):
-                yield f"portion.{field.name}", recorded, own
+            recorded, computed = getattr(record.portion, field.name), getattr(right.portion, field.name)
+            if recorded is not computed and not agree(recorded, computed):
+                yield f"portion.{field.name}", recorded, computed
 
 
 def _producers(record: Record, table: StepTable) -> Iterator[Finding]:

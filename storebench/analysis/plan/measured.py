@@ -135,7 +135,7 @@ class Measurements:
         if not both:
             raise Lacking(f"add a cell with workers = {min(2, wanted.workers)}")
         cpu_s, span_s = (
-            statistics.median(min(map(cost, more)) - min(map(cost, one)) for one, more in both)
+            statistics.median(min(map(cost, added)) - min(map(cost, without)) for without, added in both)
             for cost in (_cpu_s, _span_s)
         )
         return max(0.0, cpu_s), max(0.0, span_s)

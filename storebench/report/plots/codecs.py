@@ -26,12 +26,12 @@ def plot_codecs(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | Non
         Axes to draw on; None makes a new figure.
     """
     fastest: dict[str, Coded] = {}
-    for one in sorted(
-        coded(cell for cell in as_cells(results) if cell.usable), key=lambda one: one.images_per_s
+    for point in sorted(
+        coded(cell for cell in as_cells(results) if cell.usable), key=lambda point: point.images_per_s
     ):
-        fastest[one.cell.cell.backend.codec] = one
+        fastest[point.cell.cell.backend.codec] = point
     points = list(fastest.values())
-    lossless, lossy = ([one for one in points if one.lossless is kept] for kept in (True, False))
+    lossless, lossy = ([point for point in points if point.lossless is kept] for kept in (True, False))
     with styled():
         ax = new_axes(3.8, ax)
         ax.set_xscale("log")
@@ -42,24 +42,24 @@ def plot_codecs(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | Non
             (lossy, _LOSSY, "D", "lossy (PSNR in dB)"),
         ):
             ax.plot(*_places(shown), color=colour, marker=marker, linestyle="none", label=label, zorder=3)
-            for one in shown:
-                name = one.cell.cell.backend.codec + (
-                    "" if one.psnr_db is None else f" ({number(one.psnr_db, 2)})"
+            for point in shown:
+                name = point.cell.cell.backend.codec + (
+                    "" if point.psnr_db is None else f" ({number(point.psnr_db, 2)})"
                 )
-                place = (one.bytes_per_image, one.images_per_s)
+                place = (point.bytes_per_image, point.images_per_s)
                 ax.annotate(name, place, (6, -9), textcoords="offset points", fontsize=8, color=colour)
         ax.plot(*_places(frontier(lossless)), color=_LOSSLESS, label="frontier, lossless")
         ax.plot(*_places(frontier(points)), color="#444444", linestyle=":", label="frontier, all")
-        ax.set_xlim(right=1.5 * max((one.bytes_per_image for one in points), default=1.0))
+        ax.set_xlim(right=1.5 * max((point.bytes_per_image for point in points), default=1.0))
         ax.set_xlabel("payload (bytes per image)")
         ax.set_ylabel("read and decoded (images/s)")
         plain_numbers(ax.xaxis)
         plain_numbers(ax.yaxis)
         container = points[0].cell.cell.backend.format if points else ""
         note = f"Container: {FORMATS.get(container, container)}. Each codec has its fastest decoder"
-        finish(ax, QUESTION, [one.cell for one in points], note)
+        finish(ax, QUESTION, [point.cell for point in points], note)
     return ax
 
 
 def _places(codecs: Sequence[Coded]) -> tuple[list[float], list[float]]:
-    return [one.bytes_per_image for one in codecs], [one.images_per_s for one in codecs]
+    return [point.bytes_per_image for point in codecs], [point.images_per_s for point in codecs]

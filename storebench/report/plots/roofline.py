@@ -33,8 +33,8 @@ def plot_roofline(
     ax
         Axes to draw on; None makes a new figure.
     """
-    found = rooflines([cell for cell in as_cells(results) if cell.usable])
-    return draw_roofline(found[0] if found else None, [find_accelerator(name) for name in accelerators], ax)
+    roofs = rooflines([cell for cell in as_cells(results) if cell.usable])
+    return draw_roofline(roofs[0] if roofs else None, [find_accelerator(name) for name in accelerators], ax)
 
 
 def draw_roofline(

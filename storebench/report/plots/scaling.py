@@ -50,16 +50,15 @@ def _lines(cells: Sequence[CellSummary], field: str, axis: str, question: str, a
         styles = looks([group[0] for group in lines.values()])
         for (key, same), look in list(zip(lines.items(), styles, strict=True))[:MOST_LINES]:
             by_count = {int(cell.fields[field]): cell for cell in reversed(same)}
-            group = [by_count[count] for count in sorted(by_count)]
-            rates = [cell.interval("samples_per_s") or Estimate(mid=0.0) for cell in group]
-            own = [int(cell.fields[field]) for cell in group]
+            measured = sorted(by_count)
+            rates = [by_count[count].interval("samples_per_s") or Estimate(mid=0.0) for count in measured]
             words = [word for word, varies in zip(key[1:], varying[1:], strict=True) if varies and word]
             label, style = ", ".join([backend_label(key[0]), *words]), {**look.stroke, "marker": look.marker}
             mids = [rate.mid for rate in rates]
-            ax.errorbar(own, mids, yerr=whiskers(rates), **style, capsize=3, label=label)
-            if field == "ranks" and own[0]:
-                ideal = [rates[0].mid * count / own[0] for count in own]
-                ax.plot(own, ideal, color=look.colour, linestyle=":", linewidth=0.9)
+            ax.errorbar(measured, mids, yerr=whiskers(rates), **style, capsize=3, label=label)
+            if field == "ranks" and measured[0]:
+                ideal = [rates[0].mid * count / measured[0] for count in measured]
+                ax.plot(measured, ideal, color=look.colour, linestyle=":", linewidth=0.9)
         plain_ticks(ax.xaxis, counts)
         ax.set_xlabel(axis)
         ax.set_ylabel("samples/s")
@@ -70,13 +69,15 @@ def _lines(cells: Sequence[CellSummary], field: str, axis: str, question: str, a
 
 
 def _line_key(cell: CellSummary, field: str) -> tuple[str, ...]:
-    own = cell.cell
-    shared = "" if own.share == "none" else f"share {own.share}"
+    settings = cell.cell
+    shared = "" if settings.share == "none" else f"share {settings.share}"
     ways = [
         shared,
-        "global batch" if own.global_batch_size else "",
-        "" if own.sync == "overlapped" else own.sync,
+        "global batch" if settings.global_batch_size else "",
+        "" if settings.sync == "overlapped" else settings.sync,
     ]
-    loader = own.loader.removeprefix("none") if field == "workers" else ", ".join(way for way in ways if way)
-    model = "" if own.compute.kind == "none" else str(own.model)
+    loader = (
+        settings.loader.removeprefix("none") if field == "workers" else ", ".join(way for way in ways if way)
+    )
+    model = "" if settings.compute.kind == "none" else str(settings.model)
     return cell.backend, state_label(cell), loader, model

@@ -124,7 +124,7 @@ def colour_of(backend: str, container: str) -> str:
 def looks_of(backends: Sequence[tuple[str, str, str]]) -> list[Look]:
     """Return a look for each (backend, format, codec) of one plot; those of one format differ in line and marker."""
     places: Counter[str] = Counter()
-    found: dict[tuple[str, str, str], Look] = {}
+    look_of: dict[tuple[str, str, str], Look] = {}
     for name, container, codec in dict.fromkeys(backends):
         hatch, marker = _CODECS.get(codec.partition(":")[0], ("xx", "D"))
         if container == "files" and codec in ("png", "raw"):  # files usually hold PNG
@@ -133,10 +133,10 @@ def looks_of(backends: Sequence[tuple[str, str, str]]) -> list[Look]:
         places[container] += 1
         marker = _MARKERS[place] if 0 < place < len(_MARKERS) else marker
         line = _LINES[place % len(_LINES)]
-        found[name, container, codec] = Look(
+        look_of[name, container, codec] = Look(
             colour=colour_of(name, container), hatch=hatch, marker=marker, line=line
         )
-    return [found[backend] for backend in backends]
+    return [look_of[backend] for backend in backends]
 
 
 def looks(cells: Sequence[CellSummary]) -> list[Look]:
@@ -200,10 +200,12 @@ def row_names(cells: Sequence[CellSummary]) -> list[str]:
     ]
 
 
-def whiskers(found: Sequence[Estimate]) -> npt.NDArray[np.float64]:
+def whiskers(estimates: Sequence[Estimate]) -> npt.NDArray[np.float64]:
     """Return the distances of interval ends, float64 [2, n], as errorbar takes them; 0 for an unknown one."""
-    below = [0.0 if one.low is None else max(0.0, one.mid - one.low) for one in found]
-    above = [0.0 if one.high is None else max(0.0, one.high - one.mid) for one in found]
+    below = [0.0 if estimate.low is None else max(0.0, estimate.mid - estimate.low) for estimate in estimates]
+    above = [
+        0.0 if estimate.high is None else max(0.0, estimate.high - estimate.mid) for estimate in estimates
+    ]
     return np.array([below, above], np.float64)
 
 

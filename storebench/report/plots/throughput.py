@@ -55,7 +55,7 @@ def plot_throughput(
             most = "at most " if cell.at_most else ""
             beside(ax, rate.high or rate.mid, position, most + with_interval(rate))
         lines = [("compute alone", cell.median("samples_per_s")) for cell in cells if cell.is_null][:1]
-        lines += [(one.title, one.images_per_s) for one in accelerators]
+        lines += [(profile.title, profile.images_per_s) for profile in accelerators]
         for (name, value), line in zip(lines, ("-", "--", "-.", ":"), strict=False):
             if value and value < 2 * highest:
                 ax.axvline(value, color="#9a4b00", linestyle=line, label=f"{name}: {number(value)}")

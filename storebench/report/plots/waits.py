@@ -69,8 +69,8 @@ def plot_loss(steps: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
         ax = new_axes(3.6, ax)
         trained = steps[(steps["format"] != NULL_FORMAT) & steps["loss"].notna()]
         lines = list(_lines(trained))
-        for place, (label, look, own) in enumerate(lines):
-            loss = own["loss"].to_numpy(np.float64)
+        for place, (label, look, rows) in enumerate(lines):
+            loss = rows["loss"].to_numpy(np.float64)
             kept = _spread(len(loss))
             width = 1.0 + 1.1 * (len(lines) - 1 - place)
             ax.plot(kept, loss[kept], color=look.colour, linewidth=width, label=label)
@@ -87,8 +87,8 @@ def _spread(count: int) -> npt.NDArray[np.int64]:
 
 
 def _waits(steps: pd.DataFrame) -> Iterator[tuple[str, Look, npt.NDArray[np.float64]]]:
-    for label, look, own in _lines(steps):
-        yield label, look, np.maximum(own["data_wait_ns"].to_numpy(np.float64) / 1e6, 1e-4)
+    for label, look, rows in _lines(steps):
+        yield label, look, np.maximum(rows["data_wait_ns"].to_numpy(np.float64) / 1e6, 1e-4)
 
 
 def _lines(steps: pd.DataFrame) -> Iterator[tuple[str, Look, pd.DataFrame]]:
