@@ -21,11 +21,12 @@ from storebench.run.replicates import unsound
 
 CELL_COLUMNS = tuple(CELL_FIELDS)
 BACKEND_COLUMNS = tuple(BACKEND_FIELDS)
-PLACE_COLUMNS = ("filesystem", "storage_device", "environment_key")
-"""Columns of the place of a measurement: file system and block device of the store, and the machine."""
 
+# Columns of the place of a measurement: file system and block device of the store, and the machine.
+PLACE_COLUMNS = ("filesystem", "storage_device", "environment_key")
+
+# Run and replicate: cells of one round were measured side by side.
 Round = tuple[str, int]
-"""Run and replicate: cells of one round were measured side by side."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -100,6 +101,7 @@ class FrameColumn:
     value: Callable[[Sourced], Any]
 
 
+# Part of a record -> the pattern for the column names of its fields; usually they begin with the part's name.
 _PATTERNS = {
     "data_wait_ns": "data_wait_{}_ns",
     "digests": "{}_digest",
@@ -107,7 +109,6 @@ _PATTERNS = {
     "ceilings": "{}",
     "requests": "remote_{}",
 }
-"""Part of a record -> the pattern for the column names of its fields; usually they begin with the part's name."""
 
 _RENAMED = {
     "store_bytes_on_disk": "bytes_on_disk",
@@ -191,6 +192,7 @@ def _columns() -> dict[str, FrameColumn]:
     return made | parts
 
 
+# Column of the table -> its type and value, in order.
 COLUMNS: dict[str, FrameColumn] = {
     **_columns(),
     "store_image_shape": FrameColumn(str | None, _shape),
@@ -209,10 +211,9 @@ COLUMNS: dict[str, FrameColumn] = {
     "order_neighbours_kept": FrameColumn(float | None, _note_value(NEIGHBOURS_NOTE)),
     "invalid": FrameColumn(str | None, lambda row: row.invalid or None),
 }
-"""Column of the table -> its type and value, in order."""
 
+# The column with the record itself, from which summaries are made; files have none.
 RECORD_COLUMN = "record"
-"""The column with the record itself, from which summaries are made; files have none."""
 
 _DTYPES = {int: "Int64", bool: "boolean", float: "float64"}
 

@@ -19,16 +19,16 @@ from storebench.analysis.summary import CellSummary, summarise
 from storebench.errors import DataNotFoundError, IntegrityError, UsageError
 from storebench.record.step_files import read_table
 
+# Columns that change together with the compared one.
 _IMPLIED = {
     "backend": BACKEND_COLUMNS,
     "format": ("backend", "format", "reader", "reader_options"),
     "codec": ("backend", "codec", "codec_options"),
     "reader": ("backend", "reader", "reader_options"),
 }
-"""Columns that change together with the compared one."""
 
+# Columns that change the environment: its key cannot be held fixed.
 _PLACES = (*PLACE_COLUMNS, "readahead_kib")
-"""Columns that change the environment: its key cannot be held fixed."""
 
 STEP_LABELS = (
     *("run_id", "cell_id", "replicate", "epoch"),

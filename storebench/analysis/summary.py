@@ -24,8 +24,9 @@ from storebench.run.replicates import enough
 from storebench.settings.words import BOUNDED_STATES, CacheState, ComputeKind, Fill
 
 MEMORY_FORMAT = "memory"
+
+# Field that belongs to no setting: fast readers are timed for longer by more epochs of the same length.
 EPOCHS = "epochs"
-"""Field that belongs to no setting: fast readers are timed for longer by more epochs of the same length."""
 
 DATASET_COLUMNS = tuple(DATA_FIELDS)
 SETTING_COLUMNS = tuple(
@@ -36,18 +37,19 @@ RANK_COLUMNS = ("ranks", "batch_size", "global_batch_size", "pad", "sync", *SHAR
 STATE_COLUMNS = ("cache", "memory_bytes", "readahead_kib", "tier")
 _LENGTH_COLUMNS = ("max_steps", "warmup_steps", "passes", EPOCHS)
 
+# Prefix of metrics of the whole epoch, whatever part of it is in the requested cache state.
 WHOLE = "whole_"
-"""Prefix of metrics of the whole epoch, whatever part of it is in the requested cache state."""
 
+# With fewer timed steps of real training, compute decides the rate: such cells rank no backends.
 FEWEST_TRAINING_STEPS = 20
-"""With fewer timed steps of real training, compute decides the rate: such cells rank no backends."""
 
+# Share of the time above which computing alone decides the rate: without loading it would be 5% higher at most.
 COMPUTING_FRAC = 0.95
-"""Share of the time above which computing alone decides the rate: without loading it would be 5% higher at most."""
 
+# Readers of the crop alone read nine tenths of an image, and counters disagree by a few percent.
 _FEWER_FRAC, _LESS_FRAC = 0.8, 0.1
-"""Readers of the crop alone read nine tenths of an image, and counters disagree by a few percent."""
 
+# Metric -> the attribute that holds it for the steady steps of a limited cell.
 _PORTION = {
     "samples_per_s": "samples_per_s",
     "timed_s": "seconds",
@@ -60,7 +62,6 @@ _PORTION = {
         *("fetch_s", "decode_s", "prep_s", "handover_s"),
     )
 }
-"""Metric -> the attribute that holds it for the steady steps of a limited cell."""
 
 
 def _busy_s(part: Portion) -> float:
@@ -436,6 +437,7 @@ def as_cells(results: pd.DataFrame | Sequence[CellSummary]) -> list[CellSummary]
     return summarise(results) if isinstance(results, pd.DataFrame) else list(results)
 
 
+# Column -> the words by which it tells samples of one name, or the places where they were read, apart.
 _PLACE_WORDS = {
     "dataset": "from {}",
     "size": "grown to {}",
@@ -449,7 +451,6 @@ _PLACE_WORDS = {
     "machine_readahead_kib": "read-ahead {} KiB",
     "environment_key": "machine {}",
 }
-"""Column -> the words by which it tells samples of one name, or the places where they were read, apart."""
 
 
 def _data_key(row: Sourced) -> tuple[Any, ...]:

@@ -32,11 +32,11 @@ from storebench.system.progress import Say, mute
 from storebench.system.whole_files import write_whole
 from storebench.units import format_duration, number_of
 
+# Seconds for a side to end by itself once its standard input is closed.
 _LEAVE_S = 10
-"""Seconds for a side to end by itself once its standard input is closed."""
 
+# Most rounds that a budget adds.
 MOST_ROUNDS = 40
-"""Most rounds that a budget adds."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

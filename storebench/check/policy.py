@@ -13,8 +13,8 @@ from storebench.run.scenario import read_table
 
 _MOST = 1e12
 
+# A finite number that is not negative: a share, or an amount in the unit of what it limits.
 Bounded = Annotated[float, pydantic.Field(ge=0, le=_MOST, allow_inf_nan=False)]
-"""A finite number that is not negative: a share, or an amount in the unit of what it limits."""
 
 
 class _Strict(pydantic.BaseModel):
@@ -34,6 +34,7 @@ class CounterGate(_Strict):
     """Whether the counter is comparable across machines."""
 
 
+# The gated counters and their tolerances: wide ones for durations beside the timed steps, because they vary.
 COUNTERS: dict[str, CounterGate] = {
     "samples_served": CounterGate(both_ways=True, any_environment=True),
     "payload_bytes": CounterGate(both_ways=True, any_environment=True),
@@ -46,7 +47,6 @@ COUNTERS: dict[str, CounterGate] = {
     "warmup_s": CounterGate(band_frac=1.0, slack=0.5),
     "cpu_s_per_sample": CounterGate(band_frac=1.0, slack=5e-6),
 }
-"""The gated counters and their tolerances: wide ones for durations beside the timed steps, because they vary."""
 
 
 class CellPolicy(_Strict):

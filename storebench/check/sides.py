@@ -15,8 +15,8 @@ from storebench.settings.words import BOUNDED_STATES, ComputeKind, Fill, Share
 from storebench.system.json_text import parse_json
 from storebench.system.reading import read_small_file
 
+# A slower rate is no measurement, and its inverse might not be finite.
 _SLOWEST_PER_S = 1e-9
-"""A slower rate is no measurement, and its inverse might not be finite."""
 
 
 @dataclass(frozen=True, kw_only=True)

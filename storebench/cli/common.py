@@ -65,8 +65,8 @@ def _to_nowhere(stream: TextIO) -> None:
 
 STORES_ENV = "STOREBENCH_STORES"
 
+# How often progress is shown in a log, and on a terminal.
 LOG_EVERY_S, DRAW_EVERY_S = 30.0, 1.0
-"""How often progress is shown in a log, and on a terminal."""
 
 
 def stores_dir() -> Path:
@@ -242,8 +242,8 @@ def progress(title: str, unit: str = "images") -> Iterator[Advance]:
         yield advance
 
 
+# The error for an invalid command line. Its module differs between releases of typer.
 _UNPARSABLE: type[Any] = typer.BadParameter.__mro__[1]
-"""The error for an invalid command line. Its module differs between releases of typer."""
 
 
 _GROUPS = {

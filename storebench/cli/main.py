@@ -31,6 +31,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+# Where to begin, for a command line without a verb.
 BEGINNING = """\
 storebench measures how to store image training data. Where to begin:
 
@@ -49,7 +50,6 @@ To see in CI whether a change makes a format slower:
   storebench bench gate --against main
 
 'storebench --help' lists all commands, 'storebench bench --help' explains one.""".splitlines()
-"""Where to begin, for a command line without a verb."""
 
 
 def _version(asked: bool) -> None:

@@ -147,8 +147,8 @@ def accelerator_option(meaning: str) -> Any:
     )
 
 
+# The settings that have an option.
 OPTIONS = tuple(row for row in SETTINGS if row.option)
-"""The settings that have an option."""
 
 
 def with_loop_options(verb: Callable[..., None]) -> Callable[..., None]:

@@ -13,8 +13,8 @@ from storebench.units import number_of
 
 place = typer.Typer(help="Run an object store on this machine, or clean one.", no_args_is_help=True)
 
+# Signals that end a server; there is nothing that they could interrupt.
 ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals that end a server; there is nothing that they could interrupt."""
 
 
 @place.callback()

@@ -13,8 +13,8 @@ import typer
 from storebench.cli.common import exit_codes
 from storebench.errors import UsageError
 
+# Settings of the command: everything after the script's name is the script's own.
 AS_GIVEN = {"allow_interspersed_args": False, "ignore_unknown_options": True}
-"""Settings of the command: everything after the script's name is the script's own."""
 
 
 # No module of the script's project is imported in place of one of Python.

@@ -80,8 +80,8 @@ def chosen_run(
     return first, scenario
 
 
+# Options that a continued run takes; everything else is in its folder.
 _WITH_RESUME = {"resume", "out", "stores", "drop_caches", "accelerators", "as_json"}
-"""Options that a continued run takes; everything else is in its folder."""
 
 
 @with_loop_options

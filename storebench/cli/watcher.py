@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from storebench.stores.convert import BuildOptions
 
 
+# Rounds that are shorter are not shown one by one: reading their records takes a second or two.
 _ROUNDS_EVERY_S = 20.0
-"""Rounds that are shorter are not shown one by one: reading their records takes a second or two."""
 
+# Part of the first replicate after which its pace tells something; before, it is that of starting a process.
 _TELLING = 0.1
-"""Part of the first replicate after which its pace tells something; before, it is that of starting a process."""
 
 
 def print_plan(

@@ -16,8 +16,8 @@ class MissingFileError(PlaceFailedError):
     """A place has no file of this name."""
 
 
+# Errors of a mount that works.
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT}
-"""Errors of a mount that works."""
 
 
 class Mount(NamedTuple):

@@ -17,19 +17,21 @@ from storebench.record.manifest import MANIFEST_NAME
 from storebench.record.schema import PlaceFacts
 from storebench.units import number_of, rounded_bytes
 
+# The file in which a server of the run describes itself and its emulation.
 ABOUT = ".storebench-place.json"
-"""The file in which a server of ours says what it is and what it emulates."""
 
+# Requests in flight while a whole store is copied.
 COPYING = 16
-"""Requests in flight while a whole store is copied."""
 
 _PROBES = 9
+
+# Small requests end after this time; large ones grow until one takes a third of it.
 _PROBE_S = 3.0
-"""Small requests end after so long; large ones grow until one takes a third of it."""
 _PROBE = ".storebench-probe"
 _PROBE_BYTES = 8 << 20
+
+# The prefix of what was copied to a place, a list of keys for each store: there may be other objects beside them.
 _LISTS = ".storebench-copies"
-"""The prefix of what was copied to a place, a list of keys for each store: there may be other objects beside them."""
 
 
 def announce(url: str, facts: PlaceFacts) -> None:

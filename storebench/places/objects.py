@@ -154,6 +154,7 @@ def obstore_of(url: str) -> "S3Store":
     return S3Store(there.bucket, prefix=there.key or None, **settings)
 
 
+# A part of a client's message -> the cause, and the next step.
 _CAUSES = {
     "NoSuchBucket": ("there is no such bucket", "Make it, or name another one."),
     "dns error": ("no host has this name", "Check the address."),
@@ -167,13 +168,12 @@ _CAUSES = {
     "TimedOut|[Tt]imeout|timed out": ("no answer in time", "Check that the server is up."),
     "sending request|not connect|was closed": ("the connection failed", "Check that the server is up."),
 }
-"""A part of a client's message -> the cause, and the next step."""
 
+# The server's code and message, in the words of obstore, and in those of boto3.
 _ANSWER = re.compile(
     r"<Code>(\w+)</Code>(?:.*?<Message>(.*?)</Message>)?|\((\w+)\) when .*? operation(?: \(.*?\))?: (.*)",
     re.DOTALL,
 )
-"""The server's code and message, in the words of obstore, and in those of boto3."""
 
 
 def _failure(error: Exception, where: str) -> PlaceFailedError:

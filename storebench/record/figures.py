@@ -19,12 +19,14 @@ KEPT_POINTS = 60
 
 STEADY_FRAC = 0.95
 FILLED_FRAC = 0.5
+
+# Most by which the resident part of a store may grow during steady steps, as a share of the limit on the page cache.
 GROWTH_MOST_FRAC = 1 / 8
-"""Most by which the resident part of a store may grow during steady steps, as a share of the limit on the page cache."""
 
 STEADY_AFTER_FRAC = 0.10
+
+# Most of a steady portion that is left out of its drift at either end; half of it remains.
 EDGES_MOST_FRAC = 0.25
-"""Most of a steady portion that is left out of its drift at either end; half of it remains."""
 
 _FEWEST_FOR_DRIFT = 4
 

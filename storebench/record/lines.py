@@ -13,14 +13,14 @@ from storebench.system.json_lines import MOST_BYTES, append_lines, numbered_rows
 from storebench.system.json_text import brief, complaint, parse_json
 from storebench.system.reading import read_small_file
 
+# No count and no number of bytes is that large.
 MOST_NUMBER = 1 << 63
-"""No count and no number of bytes is that large."""
 
 _MOST_SECONDS = 1e9
 _MOST_ROUNDS = 1 << 20
 
+# Fields of a record that may be negative, including their parts.
 _SIGNED = ("overhead_s", "counters", "loss", "job.exposed_communication_s", "job.exposed_over_bound")
-"""Fields of a record that may be negative, including their parts."""
 
 _AT_LEAST_ONE = (
     "store.image_shape",
@@ -73,17 +73,19 @@ def _numbers(value: Any, path: str) -> Iterator[tuple[str, float]]:
 RECORDS_NAME = "records.jsonl"
 SUPERSEDED_NAME = "superseded.jsonl"
 RUN_NAME = "run.json"
+
+# The file that pairs the folders of both sides of a comparison with a revision.
 PAIRING_NAME = "against.json"
-"""In the folders of both sides of a comparison with a revision: what pairs them."""
 
 STEPS_DIR = "steps"
 STEPS_NAME = "steps.parquet"
 LOGS_DIR = "logs"
-PROBES_DIR = "probes"
-"""Folder of measurements that one cell makes and the others of the run use."""
 
+# Folder of measurements that one cell makes and the others of the run use.
+PROBES_DIR = "probes"
+
+# Most bytes of a `run.json`; 100,000 cells take about 100 MB.
 MOST_RUN_BYTES = 256 * 2**20
-"""Most bytes of a ``run.json``; 100,000 cells take about 100 MB."""
 
 
 @functools.cache

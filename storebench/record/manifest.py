@@ -18,15 +18,16 @@ SCHEMA_VERSION = 1
 MANIFEST_NAME = "manifest.json"
 DIGESTS_NAME = "sample_digests.npy"
 
+# Most bytes of a manifest; it names every class, about 1 MB for the 22,000 of ImageNet-21k.
 MOST_BYTES = 256 * 2**20
-"""Most bytes of a manifest; it names every class, about 1 MB for the 22,000 of ImageNet-21k."""
 
+# Most bytes of a decoded image.
 MOST_IMAGE_BYTES = 1 << 31
-"""Most bytes of a decoded image."""
 
 _MOST_BYTES = 1 << 62
+
+# The advice for a damaged store.
 CONVERT_AGAIN = "Convert the dataset again, with --force."
-"""The advice for a damaged store."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,13 +10,14 @@ from storebench.errors import CellFailedError, CorruptDataError
 from storebench.record.schema import Counters
 from storebench.record.steps import StepTable, step_ends
 
+# The column of a job's step table that holds the rank.
 RANK = "rank"
-"""The column of a job's step table that holds the rank."""
 
 _MEANS = ("data_wait_ns", "h2d_ns", "compute_ns", "fetch_ns", "decode_ns", "prep_ns")
 _SUMS = ("samples", "payload_bytes")
+
+# Columns that are equal in the rows of a step.
 _FIRST = ("step", "warmup", "loss")
-"""Columns that are equal in the rows of a step."""
 
 
 def set_to_first_node(

@@ -17,6 +17,7 @@ from storebench.settings.backend import Backend
 from storebench.settings.loop import SETTINGS, LoopSettings
 from storebench.settings.words import CacheState, ComputeKind, Sync
 
+# Field of a record -> attribute of `Cell.data`.
 DATA_FIELDS = {
     "dataset": "name",
     "split": "split",
@@ -27,8 +28,8 @@ DATA_FIELDS = {
     "image_size": "image_size",
     "skip_unreadable": "skip_unreadable",
 }
-"""Field of a record -> attribute of `Cell.data`."""
 
+# Field of a record -> attribute of `Cell.backend`.
 BACKEND_FIELDS = {
     "backend": "name",
     "format": "format",
@@ -37,14 +38,13 @@ BACKEND_FIELDS = {
     "reader_options": "options",
     "codec_options": "codec_options",
 }
-"""Field of a record -> attribute of `Cell.backend`."""
 
+# Field that a record has of its cell -> attribute of `Cell`, in order.
 CELL_FIELDS = {
     **{name: f"data.{part}" for name, part in DATA_FIELDS.items()},
     **{name: f"backend.{part}" for name, part in BACKEND_FIELDS.items()},
     **{row.name: row.name for row in SETTINGS},
 }
-"""Field that a record has of its cell -> attribute of `Cell`, in order."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,8 +165,8 @@ class ResidencyPoint:
     resident_frac: float  # Resident pages over all pages of the store's data files.
 
 
+# Shares of a store up to which its rate from a cold start is given.
 COLD_SHARES = (0.02, 0.05, 0.10, 0.25, 1.0)
-"""Shares of a store up to which its rate from a cold start is given."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,9 +215,9 @@ class CacheFacts:
     limit."""
 
 
+# Share of its cores that other work may take while a replicate runs; above it, the replicate was disturbed. Threads of
+# the kernel that read and reclaim pages on behalf of a cell count as other work too, and stay below it.
 OTHERS_MOST_FRAC = 0.20
-"""Share of its cores that other work may take while a replicate runs; above it, the replicate was disturbed. Threads of
-the kernel that read and reclaim pages on behalf of a cell count as other work too, and stay below it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -346,8 +346,8 @@ class Counters:
         return self.cpu_user_s + self.cpu_system_s
 
 
+# The kernel may let this much of a second's allowance through at once.
 TIER_BURST_S = 0.5
-"""The kernel may let this much of a second's allowance through at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -404,8 +404,8 @@ class Ceilings:
     reasons: dict[str, str] = field(default_factory=dict)
 
 
+# A ratio of the rates of the two halves of a portion between these counts as steady.
 STEADY_DRIFT = (0.8, 1.25)
-"""A ratio of the rates of the two halves of a portion between these counts as steady."""
 
 
 def steady(drift: float | None) -> bool | None:
@@ -459,11 +459,11 @@ class Digests:
     loss: str | None  # The loss of every step, bit by bit (float32). Null if nothing was computed.
 
 
+# At least this many samples of the timed batches are kept and checked; more as time allows.
 KEPT_AT_LEAST = 64
-"""At least this many samples of the timed batches are kept and checked; more as time allows."""
 
+# At most this many bytes of pixels are kept, so fewer samples of large images are.
 KEPT_BYTES = 64 << 20
-"""At most this many bytes of pixels are kept, so fewer samples of large images are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -677,8 +677,8 @@ class JobFacts:
     """The trainers and their tournaments; null if all ranks train one network."""
 
 
+# Followed by the time limit in seconds.
 NO_ANSWER_AFTER = "no answer after"
-"""Followed by the time limit in seconds."""
 
 
 def ran_out_of_time(failure: str) -> bool:
@@ -688,8 +688,8 @@ def ran_out_of_time(failure: str) -> bool:
 
 SCHEMA_VERSION = 2
 
+# Rates and shares of an epoch, which a record that failed does not have.
 _RATES = ("samples_per_s", "payload_bytes_per_s", "data_wait_frac", "accelerator_util_frac")
-"""Rates and shares of an epoch, which a record that failed does not have."""
 
 
 class Status(enum.StrEnum):

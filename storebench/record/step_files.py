@@ -32,16 +32,17 @@ def step_path(run: Path, name: str) -> Path:
     return run / name
 
 
+# Most rows of one table; an epoch has one row per step.
 MOST_STEPS = 1 << 24
-"""Most rows of one table; an epoch has one row per step."""
 
 NAME_COLUMN = "steps_file"
+
+# Columns of `steps.parquet` that identify the record of a row.
 RECORD_COLUMNS = (NAME_COLUMN, "cell_id", "replicate", "epoch")
-"""Columns of ``steps.parquet`` that identify the record of a row."""
 
 
+# Column name -> one value per step.
 StepColumns = dict[str, npt.NDArray[Any]]
-"""Column name -> one value per step."""
 
 
 def find_table(run: Path, name: str) -> Path | None:

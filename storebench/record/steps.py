@@ -9,14 +9,15 @@ import numpy.typing as npt
 from storebench.system.whole_files import open_message
 
 Column = npt.NDArray[Any]
+
+# Column name -> one value per step; the columns of the Parquet files in `steps/`.
 StepTable = dict[str, Column]
-"""Column name -> one value per step; the columns of the Parquet files in ``steps/``."""
 
+# The kernel's counters for a batch, by the names that `storebench.record.schema.Counters` has for them.
 IO_COLUMNS = ("device_read_bytes", "read_calls", "major_faults", "minor_faults")
-"""The kernel's counters for a batch, by the names that `storebench.record.schema.Counters` has for them."""
 
+# Most of the timed samples that may have been begun before the clock; a rate is too high by at most this share.
 PREFETCHED_MOST_FRAC = 0.1
-"""Most of the timed samples that may have been begun before the clock; a rate is too high by at most this share."""
 
 
 def wall_ns(table: StepTable) -> int:

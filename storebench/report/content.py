@@ -50,8 +50,8 @@ from storebench.run.about import cut_short, incomplete, left_out
 from storebench.settings.words import ComputeKind
 from storebench.units import number_of
 
+# Plots of the first dataset that the page shows; all others are collapsed.
 _FIRST_PLOTS = ("step-time", "roofline", "workers", "ranks", "rank-steps", "codecs")
-"""Plots of the first dataset that the page shows; all others are collapsed."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -81,8 +81,8 @@ def _heading(panel: Panel) -> tuple[str, ...]:
     )
 
 
+# More settings than this are rows, with the ratios alone.
 _MOST_COLUMNS = 4
-"""More settings than this are rows, with the ratios alone."""
 
 _SIGNS = "+ faster, - slower, = within 10%, ? undecided"
 

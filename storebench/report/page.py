@@ -23,8 +23,9 @@ from storebench.settings.words import CacheState
 
 _MOST_FINDINGS = 100
 _MOST_BARS = 10
+
+# Accelerators up to this multiple of the highest rate are drawn beside the bars.
 _NEAR = 2.5
-"""Accelerators up to this multiple of the highest rate are drawn beside the bars."""
 
 
 @functools.cache

@@ -48,8 +48,8 @@ from storebench.settings.words import CacheState
 
 T = TypeVar("T")
 
+# Tables of one dataset on the page or the terminal; a matrix of hundreds of settings is read from the CSV files.
 MOST_TABLES = 40
-"""Tables of one dataset on the page or the terminal; a matrix of hundreds of settings is read from the CSV files."""
 
 BRACKETS = "Brackets are 95% intervals; ratios are paired by round."
 
@@ -68,8 +68,9 @@ _READS_NOTE = (
     "Device reads: all of the block device. Apart from the cells, once: read p50 and p99 are of one read of an image's bytes at"
     " a time, past this machine's page cache; opens/s, of the store's files by 16 threads, their names in memory unless cold."
 )
+
+# A rate is no cold one if the resident share of the store exceeded the requested one by more.
 _WARMED = 0.1
-"""A rate is no cold one if the resident share of the store exceeded the requested one by more."""
 
 
 def to_csv(tables: Sequence[Table]) -> str:
@@ -569,6 +570,7 @@ def _tournament_table(games: Sequence[Tournament]) -> Table:
     return make_table("tournaments", caption, columns, games)
 
 
+# Head, metric and factor of each figure in the table of every cell.
 _FIGURES = (
     ("samples/s", "samples_per_s", 1.0),
     ("data wait, s", "data_wait_s", 1.0),
@@ -588,7 +590,6 @@ _FIGURES = (
     ("resident after", "resident_frac_after", 1.0),
     ("test accuracy", "test_accuracy", 1.0),
 )
-"""Head, metric and factor of each figure in the table of every cell."""
 
 
 def every_cell(cells: Sequence[CellSummary]) -> Table:

@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from storebench.analysis.table import Table
 from storebench.plain_text import plain
 
+# Lines of a table; the page has the columns that do not fit.
 _MOST_LINES = 45
-"""Lines of a table; the page has the columns that do not fit."""
 
+# Longer cells may be broken into lines.
 _LONGEST = 40
-"""Longer cells may be broken into lines."""
 
+# The same for cells of the first column.
 _LONGEST_NAME = 28
-"""So may longer cells of the first column."""
 
+# Head and cells.
 _Column = tuple[str, Sequence[str]]
-"""Head and cells."""
 
 
 def text(table: Table, width: int) -> str:

@@ -12,14 +12,14 @@ from storebench.record.steps import IO_COLUMNS
 from storebench.settings.words import Share
 from storebench.units import number_of
 
+# Thread number of the training loop. Worker w has number w + 2; the loop's own producer is worker -1 and has 1.
 LOOP_TID = 0
-"""Thread number of the training loop. Worker w has number w + 2; the loop's own producer is worker -1 and has 1."""
 
 MAKING = ("fetch", "decode", "prep")
 _LOOP = ("data_wait", "h2d", "compute", "paused")
 
+# Fewest digits of an id that name a cell.
 FEWEST_ID_DIGITS = 4
-"""A cell may be named by the beginning of its id, from so many digits on."""
 
 _COLUMNS = (
     *("step", "samples", "payload_bytes", "start_ns", "data_wait_ns", "h2d_ns", "compute_ns"),
@@ -27,6 +27,7 @@ _COLUMNS = (
 )
 _LATER = ("paused_ns", *IO_COLUMNS, RANK)
 
+# Column of a step table -> name of its counter in the trace, and the unit of its values.
 _COUNTERS = {
     "payload_bytes": ("payload per step", "bytes"),
     "device_read_bytes": ("device reads per step", "bytes"),
@@ -34,7 +35,6 @@ _COUNTERS = {
     "major_faults": ("major faults per step", "faults"),
     "minor_faults": ("minor faults per step", "faults"),
 }
-"""Column of a step table -> name of its counter in the trace, and the unit of its values."""
 
 _MOST_LISTED = 8
 

@@ -143,8 +143,8 @@ def agreed(wholes: Iterable[Whole | None]) -> Whole | None:
     return min(filter(None, distinct), key=dataclasses.astuple, default=None)
 
 
+# Name of the scenario of a `storebench run` that chooses its backends.
 CHOSEN_BACKENDS = "first"
-"""Name of the scenario of a ``storebench run`` that chooses its backends."""
 
 
 def resume_command(folder: Path, *, retry_failed: bool = False) -> str:

@@ -23,8 +23,8 @@ from storebench.stores.find import store_path
 from storebench.system.progress import Progress, silent
 from storebench.units import rounded_bytes
 
+# Most bytes of a store's files, as a multiple of its payloads, unless these are tiny.
 OVERHEAD_MOST = 2.0
-"""Files of a store have at most so many times the bytes of its payloads, unless these are tiny."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,8 +36,8 @@ from storebench.system.whole_files import EXIT_NOT_WRITTEN, not_written
 from storebench.worker.forks import Fork, ForkServer
 from storebench.worker.job import CellJob, job_text
 
+# Time for a process to end by itself before it is killed.
 GRACE_S = 3.0
-"""Time for a process to end by itself before it is killed."""
 
 _SOCKET_PATH_BYTES = 107
 _SOCKET_NAME = "/pymp-12345678/listener-12345678"

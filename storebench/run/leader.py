@@ -11,11 +11,11 @@ from storebench.worker.job import CellJob, job_text
 
 OVER = {"over": True}
 
+# Time for the other nodes to say how their part of a failed job ended.
 _ENDED_S = 10.0
-"""Time for the other nodes to say how their part of a failed job ended."""
 
+# Time for the other nodes to leave at the end of a run.
 _LEFT_S = 10.0
-"""Time for the other nodes to leave at the end of a run."""
 
 
 class Leader:

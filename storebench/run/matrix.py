@@ -32,22 +32,22 @@ from storebench.settings.words import (
 )
 from storebench.units import format_bytes, parse_bytes
 
+# The settings of jobs of several ranks, with their values in a cell of one rank.
 _ONE_RANK: dict[str, Any] = {
     "global_batch_size": None,
     "pad": False,
     "sync": Sync.OVERLAPPED,
     "share": Share.NONE,
 }
-"""The settings of jobs of several ranks, with their values in a cell of one rank."""
 
+# The settings of a data store, with their values in a cell without one.
 _NO_DATA_STORE: dict[str, Any] = {
     "store_fill": Fill.PRELOAD,
     "store_memory_bytes": None,
 }
-"""The settings of a data store, with their values in a cell without one."""
 
+# The settings of jobs of several trainers, with their values in a cell of one trainer.
 _ONE_TRAINER: dict[str, Any] = {"trainer_data": TrainerData.PARTITIONED, "tournament_steps": 0}
-"""The settings of jobs of several trainers, with their values in a cell of one trainer."""
 
 
 def job_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -66,28 +66,28 @@ def job_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     return settled
 
 
+# Replicates of all cells of a scenario together: at some 3 s each, more than a month.
 MOST_REPLICATES = 1_000_000
-"""Replicates of all cells of a scenario together: at some 3 s each, more than a month."""
 
+# A lower limit holds little more than the new memory of the process itself.
 LEAST_MEMORY_BYTES = 32 << 20
-"""A lower limit holds little more than the new memory of the process itself."""
 
+# Default number of epochs if the first one fills a page cache or a data store; the second is in the steady state.
 FILLING_EPOCHS = 2
-"""Default number of epochs if the first one fills a page cache or a data store; the second is in the steady state."""
 
 _PAGE_KIB = 4
 MODEL_BATCHES = {"lenet": 64, "cifar10_quick": 100, "caffenet": 256, "resnet50": 64, "tiny": 64}
 MODEL_BATCHES |= {"mlp": 64, "mlp_ekf": 64, "mlp_gekf": 64, "none": 64}
 """Caffe's training batch of each network, the default of `batch_size`."""
 
+# Networks whose weights a Kalman filter trains, in the process of the loop.
 FILTERED_MODELS = ("mlp_ekf", "mlp_gekf")
-"""Networks whose weights a Kalman filter trains, in the process of the loop."""
 
+# Side of the square that a network crops of each image; the other networks take images of any size.
 MODEL_CROPS = {"caffenet": 227, "resnet50": 224}
-"""Side of the square that a network crops of each image; the other networks take images of any size."""
 
+# The network that the paper trained on each dataset; class folders get ImageNet's.
 DATASET_MODELS = {"mnist": "lenet", "cifar10": "cifar10_quick", "imagenet": "caffenet"}
-"""The network that the paper trained on each dataset; class folders get ImageNet's."""
 
 MOST_EMULATED_MS = 3_600_000
 
@@ -96,8 +96,8 @@ Seed = Annotated[int, pydantic.Field(ge=0, le=MOST_SEED)]
 ImageSide = Annotated[int, pydantic.Field(ge=LEAST_IMAGE_SIZE, le=MOST_IMAGE_SIZE)]
 
 
+# Marks a key that takes one value or a list.
 Axis = pydantic.BeforeValidator(lambda value: value if isinstance(value, list) else [value])
-"""Marks a key that takes one value or a list."""
 
 _ANNOTATED: Any = Annotated
 _LIST: Any = list

@@ -10,17 +10,17 @@ from storebench.record.schema import CacheVerdict, Record
 from storebench.settings.words import CacheState, Fill, Share
 from storebench.units import format_bytes
 
+# A cell of which fewer replicates count has no rate; a cell with fewer replicates needs all of them.
 FEWEST_SOUND = 3
-"""A cell of which fewer replicates count has no rate; a cell with fewer replicates needs all of them."""
 
+# A replicate that was disturbed, or did not hold its state, is measured again at most twice.
 MOST_ATTEMPTS = 3
-"""A replicate that was disturbed, or did not hold its state, is measured again at most twice."""
 
+# Least share of a store that a warm epoch may leave resident; the kernel reclaims pages that are idle.
 _WARM_LEFT_FRAC = 0.9
-"""Least share of a store that a warm epoch may leave resident; the kernel reclaims pages that are idle."""
 
+# What a warm epoch may take from a device: the machine may reclaim pages, and read its libraries.
 _WARM_MOST_FRAC, _WARM_MOST_BYTES, _WARM_OTHER_BYTES = 0.05, 16 << 20, 2 << 20
-"""What a warm epoch may take from a device: the machine may reclaim pages, and read its libraries."""
 
 
 def enough(sound: int, measured: int) -> bool:

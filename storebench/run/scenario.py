@@ -24,8 +24,8 @@ from storebench.system.reading import read_small_file
 from storebench.system.toml_text import parse_toml
 from storebench.units import parse_duration
 
+# A link to the checkout's `scenarios` folder; the files themselves in a wheel.
 SHIPPED = Path(__file__).resolve().parents[1] / "scenarios"
-"""A link to the checkout's ``scenarios`` folder; the files themselves in a wheel."""
 
 
 def shipped_scenarios() -> dict[str, Path]:
@@ -81,11 +81,12 @@ def _missing_library(backend: Any) -> str:
 
 
 MOST_FILE_BYTES = 4 * 2**20
-MOST_CELLS = 100_000
-"""Cells of one scenario: the product of the axes, summed over its matrices."""
 
+# Cells of one scenario: the product of the axes, summed over its matrices.
+MOST_CELLS = 100_000
+
+# Rounds that run in any case: a verdict needs as many.
 FEWEST_REPLICATES = 5
-"""Rounds that run in any case: a verdict needs as many."""
 
 PositiveSeconds = Annotated[float, pydantic.Field(gt=0, allow_inf_nan=False)]
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from storebench.record.schema import Cell, Record
 
+# Cell id and number of a replicate.
 ReplicateKey = tuple[str, int]
-"""Cell id and number of a replicate."""
 
 
 def replicate_key(record: Record) -> ReplicateKey:

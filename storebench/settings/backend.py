@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass
 
+# The format that reads no storage: it serves a few batches from memory, so its rate is that of compute alone.
 NULL_FORMAT = "null"
-"""The format that reads no storage: it serves a few batches from memory, so its rate is that of compute alone."""
 
+# The readers of this name choose the order of an epoch themselves.
 STREAM = "stream"
-"""The readers of this name serve an epoch in an order of their own."""
 
+# Names of options and their values, sorted by name.
 Pairs = tuple[tuple[str, str], ...]
-"""Names of options and their values, sorted by name."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,8 +24,8 @@ MOST_EPOCHS = 10_000
 MOST_STEPS = 2**31 - 1
 MOST_BATCH = 2**20
 
+# The network of a loop that computes nothing.
 NO_MODEL = "none"
-"""The network of a loop that computes nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,10 +260,10 @@ class LoopSettings:
             object.__setattr__(self, name, kind(getattr(self, name)))
 
 
+# The row of every setting of the loop, in order.
 SETTINGS = rows_of(LoopSettings)
-"""The row of every setting of the loop, in order."""
 
+# The rows of the settings that may be axes of a matrix, the slowest first.
 AXES = tuple(sorted((row for row in SETTINGS if row.axis is not None), key=lambda row: row.axis or 0))
-"""The rows of the settings that may be axes of a matrix, the slowest first."""
 
 _WORDS = {row.name: row.kind for row in SETTINGS if issubclass(row.kind, str) and row.kind is not str}

@@ -14,6 +14,7 @@ class Tier:
     requests_per_s: float | None
 
 
+# The named tiers; docs/planner.md names the source of each.
 _TIERS = {
     "gp3": Tier(125 * 2**20, 3_000),
     "gp3-max": Tier(1000 * 2**20, 16_000),
@@ -21,7 +22,6 @@ _TIERS = {
     "azure-hdd": Tier(500e6, 2_000),
     "azure-ssd": Tier(750e6, 6_000),
 }
-"""The named tiers; docs/planner.md names the source of each."""
 
 
 def find_tier(text: str) -> Tier:

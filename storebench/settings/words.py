@@ -67,8 +67,8 @@ class CacheState(Word):
     """The cache stays as it is found."""
 
 
+# Cache states that hold for a portion of an epoch only.
 BOUNDED_STATES = (CacheState.COLD, CacheState.LIMITED)
-"""Cache states that hold for a portion of an epoch only."""
 
 
 class LoaderKind(Word):
@@ -169,8 +169,8 @@ class Compute(_Text):
         return self.partition(":")[2]
 
 
+# Real training.
 REAL = Compute("real")
-"""Real training."""
 
 
 class Place(_Text):
@@ -242,5 +242,5 @@ def _emulated(kind: str, text: str) -> dict[str, float]:
     return {name: float(value) for name, _, value in pairs}
 
 
+# The folder of the stores.
 LOCAL = Place("local")
-"""The folder of the stores."""

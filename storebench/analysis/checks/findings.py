@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from storebench.record.schema import Record
 
+# Difference between two figures that rounding explains: as a share of them, or in seconds.
 ROUNDING = 1e-6
-"""Difference between two figures that rounding explains: as a share of them, or in seconds."""
 
 
 class Rule(enum.StrEnum):

@@ -30,13 +30,13 @@ from storebench.run.about import read_about
 from storebench.settings.words import ComputeKind
 from storebench.units import number_of
 
+# A record and the file that it was read from.
 Pair = tuple[Record, Path]
-"""A record and the file that it was read from."""
 
 RunFolders = str | Path | Sequence[str | Path]
 
+# How much faster than the null cell a cell may be in every round, because of a busy machine.
 _COMPUTE_HEADROOM, _FEW_ROUNDS_HEADROOM = 1.15, 2.0
-"""How much faster than the null cell a cell may be in every round, because of a busy machine."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

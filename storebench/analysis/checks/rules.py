@@ -12,14 +12,14 @@ from storebench.run.replicates import above_limit, shortcomings, wrong_limit
 from storebench.settings.words import CacheState, ComputeKind, Fill, Share, TrainerData
 from storebench.units import format_bytes, number_of
 
+# Unexplained time is a finding beyond a share, the cost of clock readings, and one or two preemptions.
 _OVERHEAD_FRAC, _OVERHEAD_STEP_S, _OVERHEAD_EPOCH_S = 0.05, 50e-6, 10e-3
-"""Unexplained time is a finding beyond a share, the cost of clock readings, and one or two preemptions."""
 
+# Decoding takes longer than this, per batch and per sample; without any, two clock readings lie between its ends.
 _DECODE_STEP_S, _DECODE_SAMPLE_S = 2e-6, 1e-7
-"""Decoding takes longer than this, per batch and per sample; without any, two clock readings lie between its ends."""
 
+# Ceilings are measured for half a second, in which the machine may be slower; CPU seconds include start and end.
 _HEADROOM, _CPU_HEADROOM, _CPU_BESIDE_S = 1.25, 1.1, 0.1
-"""Ceilings are measured for half a second, in which the machine may be slower; CPU seconds include start and end."""
 
 
 def check_record(record: Record, memory_bytes_per_s: float | None) -> list[Finding]:

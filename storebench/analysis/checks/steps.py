@@ -18,8 +18,8 @@ from storebench.record.step_files import step_columns
 from storebench.record.steps import StepTable
 from storebench.settings.words import CacheState, Share
 
+# Decoding a sample takes as long in each epoch and pass of a process; a busy machine explains less than this.
 DECODE_MOST_RATIO, DECODE_LEAST_S = 5.0, 0.1
-"""Decoding a sample takes as long in each epoch and pass of a process; a busy machine explains less than this."""
 
 PASS_MOST_RATIO = 20.0
 """The quickest of a few batches varies more on a busy machine, and with the number of workers that share a core.
@@ -27,12 +27,12 @@ PASS_MOST_RATIO = 20.0
 A copy of kept pixels takes a hundredth of decoding.
 """
 
+# Figures of a record that its steps determine.
 _FOLLOWS = (
     "samples", "steps", "epoch_s", "timed_samples", "timed_steps", "timed_s", "samples_per_s", "payload_bytes",
     "payload_bytes_per_s", "data_wait_s", "h2d_s", "compute_s", "overhead_s", "data_wait_frac", "accelerator_util_frac",
     "fetch_s", "decode_s", "prep_s", "handover_s", "time_to_first_batch_s", "prefetched_samples",
 )  # fmt: skip
-"""Figures of a record that its steps determine."""
 
 
 def check_steps(record: Record, run: Path) -> list[Finding]:

@@ -76,11 +76,12 @@ _LINES = ("-", "--", "-.", ":")
 _MARKERS = ("o", "D", "^", "s", "v", "P", "X")
 _CODECS = {"raw": ("", "o"), "png": ("//", "s"), "jpeg": ("..", "^"), "original": ("oo", "v")}
 _DECADES = 50.0
-_OWN = "storebench"
-"""Label of figures that hold one plot only."""
 
+# Label of figures that hold one plot only.
+_OWN = "storebench"
+
+# Bars and lines drawn in one plot; the tables hold the others.
 MOST_CELLS, MOST_LINES = 24, 10
-"""Bars and lines drawn in one plot; the tables hold the others."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,55 +19,56 @@ from storebench.settings.loop import NO_MODEL
 from storebench.settings.words import CacheState, ComputeKind
 from storebench.units import rounded_bytes
 
+# Name of the scenario, by which a run is known to have chosen its backends itself.
 NAME = CHOSEN_BACKENDS
-"""Name of the scenario, by which a run is known to have chosen its backends itself."""
 
+# Rounds, and the time for converting and for them, so that the answer comes after about four minutes.
 MOST_ROUNDS, BUDGET = 10, "225 s"
-"""Rounds, and the time for converting and for them, so that the answer comes after about four minutes."""
 
+# Most seconds for decoding what is converted.
 CONVERT_S = 45.0
-"""Most seconds for decoding what is converted."""
 
+# Most samples that are measured, if they are small.
 MOST_SAMPLES = 20_000
-"""Most samples that are measured, if they are small."""
 
+# Decoded bytes of the measured samples, as far as their number allows.
 WANTED_BYTES = 256 << 20
-"""Decoded bytes of the measured samples, as far as their number allows."""
 
+# A smaller store is read ahead within a few steps, so it has no cold rate.
 COLD_LEAST_BYTES = 64 << 20
-"""A smaller store is read ahead within a few steps, so it has no cold rate."""
 
+# A larger container would not be read as a whole in the time of the run.
 IN_PLACE_MOST_BYTES = 16 << 30
-"""A larger container would not be read as a whole in the time of the run."""
 
+# Samples per batch if no number was asked for; fewer than the first only for slow images.
 BATCH, LEAST_BATCH = 64, 8
-"""Samples per batch if no number was asked for; fewer than the first only for slow images."""
 
+# Most seconds for the fewest steps of the slowest backend, unless a batch size was asked for.
 LONGEST_S = 15.0
-"""Most seconds for the fewest steps of the slowest backend, unless a batch size was asked for."""
 
+# Wanted length of the timed part of the slowest backend.
 TIMED_S = 2.0
-"""Wanted length of the timed part of the slowest backend."""
 
+# Batches of an epoch per worker, at least: at the end of an epoch, workers have nothing left to do.
 WAVES = 3
-"""Batches of an epoch per worker, at least: at the end of an epoch, workers have nothing left to do."""
 
 FEWEST_STEPS, MOST_STEPS = 6, 200
 WARMUP_STEPS = 2
+
+# Shortest step of the emulated accelerator beside which the handoff is measured.
 LEAST_PAUSE_S = 0.01
-"""Shortest step of the emulated accelerator beside which the handoff is measured."""
 
+# Its step takes this many times as long as producers are expected to need for a batch, so that a batch is ready.
 KEEP_UP = 2.0
-"""Its step takes this many times as long as producers are expected to need for a batch, so that a batch is ready."""
 
+# Times that raw pixels are copied between the page cache and the loop, at least.
 COPIES = 6
-"""Times that raw pixels are copied between the page cache and the loop, at least."""
 
+# Batches that the DataLoader keeps on their way for each worker.
 AHEAD = 2
-"""Batches that the DataLoader keeps on their way for each worker."""
 
+# A reader that keeps decoded pixels is found by comparing passes.
 FEWEST_PASSES = 2
-"""A reader that keeps decoded pixels is found by comparing passes."""
 
 FEWEST_STORES = 3
 MOST_WORKERS = 8
@@ -378,5 +379,5 @@ def _is_encoded(backend: str) -> bool:
     )
 
 
+# States in which an epoch may serve the samples more than once.
 _SEVERAL_PASSES = (CacheState.WARM, CacheState.ANY)
-"""States in which an epoch may serve the samples more than once."""

@@ -24,20 +24,20 @@ from storebench.stores.costs import sample_costs
 from storebench.system.progress import Progress, silent
 from storebench.units import number_of
 
+# With fewer, a batch and an epoch are too short to be timed.
 FEWEST_SAMPLES = 64
-"""With fewer, a batch and an epoch are too short to be timed."""
 
+# Samples that are measured of a large dataset.
 ENOUGH_SAMPLES = 2_000
-"""Samples that are measured of a large dataset."""
 
+# Side of the images that most networks take.
 NETWORK_SIDE = 224
-"""Side of the images that most networks take."""
 
+# JPEGs of the smallest squares from which a network still crops its own.
 SHRUNK = "lmdb+jpeg"
-"""JPEGs of the smallest squares from which a network still crops its own."""
 
+# Share of memory that the page cache may take beside a training process.
 FITS_FRAC = 0.7
-"""Share of memory that the page cache may take beside a training process."""
 
 LOOK_S = 0.5
 _COPIED_BYTES = 32 << 20
