@@ -121,7 +121,8 @@ def _bottleneck(
 def _gain(part: Limit, cell: CellSummary, total: float, costs: Mapping[Limit, float]) -> float:
     """Return an upper bound on the speed-up if a part cost nothing.
 
-    With workers, producing, computing and handoff overlap. With no core left for the loop, most of a handoff is a wait for one, and would be shorter with less to produce.
+    With workers, producing, computing and handoff overlap. Without a core for the loop, most of a handoff is a wait for
+    one, and would be shorter with less to produce.
     """
     left = [total - costs[part]]
     if part not in (Limit.STORAGE, Limit.LATENCY, Limit.FETCH):

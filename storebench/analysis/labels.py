@@ -188,7 +188,7 @@ def caveats(cells: Iterable[CellSummary]) -> list[str]:
 
 
 def origin_words(cell: CellSummary) -> str:
-    """Return how a cell's images differ from those of the dataset, or ""."""
+    """Return the difference of a cell's images from those of the dataset, or ""."""
     origin = cell.fact("store_origin") or ("synthetic" if cell.cell.data.synthetic else "real")
     if origin == "derived":
         share = percent(cell.fact("store_derived_frac"))

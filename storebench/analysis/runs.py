@@ -87,7 +87,8 @@ def load_steps(results: RunFolders | pd.DataFrame) -> pd.DataFrame:
         ``warmup``, ``samples``, ``payload_bytes``, ``start_ns``, ``data_wait_ns``,
         ``h2d_ns``, ``compute_ns``, ``paused_ns``, ``worker``, ``fetch_start_ns``, ``fetch_ns``,
         ``decode_ns``, ``prep_ns``, ``ready_ns``, ``device_read_bytes``, ``read_calls``, ``major_faults``,
-        ``minor_faults``, ``queue_depth``, ``loss``, and ``rank`` in tables of jobs. Columns that a table lacks are null.
+        ``minor_faults``, ``queue_depth``, ``loss``, and ``rank`` in tables of jobs. Columns that a table
+        lacks are null.
 
     Raises
     ------
@@ -144,8 +145,8 @@ def compare(
     -------
     pandas.DataFrame
         One row per pair: the cell's columns, ``baseline``, ``ratio`` (contender over baseline, paired by round),
-        ``ratio_lo`` and ``ratio_hi`` (95%, or 99% where rounds spread), ``rounds``, and ``verdict``: "faster" (the metric
-        is larger), "slower", "equal" or "undecided". Fewer than five rounds decide nothing.
+        ``ratio_lo`` and ``ratio_hi`` (95%, or 99% where rounds spread), ``rounds``, and ``verdict``: "faster" (the
+        metric is larger), "slower", "equal" or "undecided". Fewer than five rounds decide nothing.
 
     Raises
     ------

@@ -327,7 +327,7 @@ class CellSummary:
 
     @property
     def requests_per_s(self) -> float | None:
-        """Read calls, and page faults that waited for the device, per second of an epoch; requests at a server, None if unseen."""
+        """Read calls and major page faults per second of an epoch; at a server its requests, None if unseen."""
         rates = []
         for row in self.counted:
             record = row.record
@@ -415,8 +415,8 @@ def summarise(results: pd.DataFrame | Iterable[Sourced]) -> list[CellSummary]:
         if len(codes) > 1:
             (digest, first), (other, second), *_ = codes.items()
             raise NotComparableError(
-                f"{rows[0].record.cell.backend}: run {first} measured other code (digest {digest[:8]}) than run {second}"
-                f" ({other[:8]})",
+                f"{rows[0].record.cell.backend}: run {first} measured other code (digest {digest[:8]})"
+                f" than run {second} ({other[:8]})",
                 hint="Report them one by one; 'storebench bench --against' compares two revisions.",
             )
     places = _places([rows[0] for rows in grouped.values()])

@@ -64,7 +64,7 @@ class SideOptions:
 def run_against(
     ref: str, scenario: Scenario, out: Path, stores: Path, options: SideOptions, say: Say = mute
 ) -> Sides:
-    """Run `scenario` with a revision, whose stores are in ``against-COMMIT``, and with the working tree, interleaved."""
+    """Run `scenario` with a revision (stores in ``against-COMMIT``) and with the working tree, interleaved."""
     root = find_root()
     commit = commit_of(root, ref)
     sides = Sides(baseline=out / "baseline", contender=out / "contender", commit=commit, repository=root)
@@ -123,7 +123,7 @@ def run_against(
 
 
 def compared(ref: str, scenario: Scenario, options: SideOptions, say: Say = mute) -> Scenario:
-    """Say what `run_against` compares; return the scenario with a side's rounds, more if the revision's own, unread, has more."""
+    """Say what `run_against` compares; return the scenario with its rounds, of which the revision may have more."""
     root = find_root()
     say(_named(root, commit_of(root, ref)))
     return scenario.repeated(_replicates_of(options, scenario))

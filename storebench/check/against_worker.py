@@ -1,7 +1,7 @@
 """One side of ``bench --against``, run by each revision's own interpreter with that revision's storebench.
 
-It makes the run's folder and writes a line; then it runs the replicate of every line "CELL REPLICATE" on standard input,
-and writes a line. Of either revision it uses only `Scenario`, `Run.create`, `execute` and `claimed`.
+It makes the run's folder and writes a line; then it runs the replicate of every line "CELL REPLICATE" on standard
+input, and writes a line. Of either revision it uses only `Scenario`, `Run.create`, `execute` and `claimed`.
 """
 
 import ctypes

@@ -185,7 +185,7 @@ def _other_environment(first: CellData, second: CellData) -> str:
 
 
 def _apart(first: CellData, second: CellData) -> str:
-    """Return why the replicates of interleaved sides do not pair, or ""; a side may lack the last ones, but no earlier one."""
+    """Return the reason why the replicates of interleaved sides do not pair, or ""; a side may lack the last."""
     before, after = (sorted({replicate.number for replicate in side.replicates}) for side in (first, second))
     common = {*before} & {*after}
     if not common:

@@ -31,7 +31,7 @@ class Outcome:
 def outcome(
     results: Sequence[CellResult], policy: Policy, *, strict: bool = False, allow_missing: Sequence[str] = ()
 ) -> Outcome:
-    """Return the exit code for the results of all cells; `allow_missing` has labels, ids or patterns of missing ones."""
+    """Return the exit code for the results of cells; `allow_missing` has labels, ids or patterns of missing ones."""
     code, line = _decide(results, policy, strict=strict, allow_missing=allow_missing)
     if code in (errors.EXIT_OK, errors.EXIT_INCONCLUSIVE):
         line = f"{line}{_rounds_to_go(results)}"

@@ -1,7 +1,7 @@
 """The code of each side of `bench --against`: a revision in a temporary worktree, the working tree, and their proof.
 
-Each side has a virtual environment whose path has a link to the side's package and then the libraries of this interpreter,
-but no folder of a checkout, so nothing else there is imported (a sitecustomize.py, a module named like a library).
+Each side has a virtual environment whose path has a link to the side's package and then the libraries of this
+interpreter, but no folder of a checkout: nothing else there is imported, such as a module named like a library.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from storebench.system.scratch import scratch_folder
 
 
 def find_root() -> Path:
-    """Return the checkout to compare: the current folder's if it is storebench's, else that of the running storebench."""
+    """Return the checkout to compare: the current folder's if that is storebench, else the running storebench's."""
     for folder in (Path.cwd(), package_folder()):
         with contextlib.suppress(OutputError):
             root = Path(git(folder, "rev-parse", "--show-toplevel")).resolve()
@@ -117,7 +117,7 @@ def side_codes(root: Path, worktree: Path, scratch: Path) -> tuple[SideCode, Sid
 
 
 def _borrowing(environment: Path, package: Path, checkouts: Sequence[Path]) -> Path:
-    """Return an environment's interpreter that imports a package and installed libraries, but nothing else of `checkouts`."""
+    """Return an interpreter that imports a package and installed libraries, but nothing else of `checkouts`."""
     venv.create(environment, symlinks=True, with_pip=False)
     links = environment / "own"
     links.mkdir()

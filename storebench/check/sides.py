@@ -1,4 +1,4 @@
-"""The two sides of a check: run folders of ``storebench bench``, as a cost and counters for each replicate of a cell."""
+"""The two sides of a check: run folders of ``storebench bench``, as the cost and counters of each replicate."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -94,7 +94,7 @@ def read_pairing(folder: Path) -> dict[str, Any]:
 
 
 def same_code(baseline: Path, contender: Path) -> bool:
-    """Return whether ``bench --against`` made these two folders and found nothing to compare."""
+    """Whether ``bench --against`` made these two folders and found nothing to compare."""
     first, second = read_pairing(baseline), read_pairing(contender)
     return bool(first.get("same")) and first.get("pairing") == second.get("pairing")
 
@@ -155,7 +155,7 @@ def _cell(records: list[Record], code: str) -> CellData:
 
 
 def _replicate(epochs: Sequence[Record]) -> Replicate:
-    """Return one replicate: its mean cost, medians of its counters, and its longest durations before the timed steps."""
+    """Return the mean cost of a replicate, medians of its counters, and its longest durations before timed steps."""
     counted = [_counters(record) for record in epochs]
     names = set.intersection(*(set(counters) for counters in counted))
     # Readers open only before the first epoch, and any epoch may begin late.
@@ -191,7 +191,7 @@ def _counters(record: Record) -> dict[str, float]:
 
 
 def _code_failure(records: Sequence[Record], wanted: str) -> str:
-    """Return why records were not made by one code, or by that of their side; "" if they were."""
+    """Return the reason why records are not of one code, or not of that of their side, or ""."""
     digests = {record.code.digest for record in records if record.code}
     plugins = {record.code.plugin.rpartition(" ")[2] for record in records if record.code}
     other = sorted(digests - {wanted}) if wanted else []
@@ -201,7 +201,7 @@ def _code_failure(records: Sequence[Record], wanted: str) -> str:
 
 
 def _unproven(record: Record) -> str:
-    """Return why an epoch was not shown to have its cache state; "" if it was."""
+    """Return the reason why an epoch was not shown to have its cache state, or ""."""
     cache = record.cache
     if record.cell.cache not in BOUNDED_STATES or (cache and cache.verdict is CacheVerdict.VERIFIED):
         return ""

@@ -192,7 +192,7 @@ def _parameter(row: Setting) -> inspect.Parameter:
 
 
 def _help(row: Setting) -> str:
-    """Return what a scenario's key means, with the words that it may be."""
+    """Return the meaning of a scenario's key, with the words that it may be."""
     meaning, _, default = row.meaning.replace("`", "").partition(" Default: ")
     words = f" ({', '.join(row.kind)})" if issubclass(row.kind, Word) else ""
     return f"{meaning.removesuffix('.')}{words}." + (

@@ -238,7 +238,8 @@ def trace(
     """Write the timeline of an epoch for Perfetto.
 
     The file is in Chrome's trace format; open it at ui.perfetto.dev. With several --cell, the cells are shown side by
-    side. Beside the spans of each step it holds the payload, the bytes that the device delivered, read calls and faults.
+    side. Beside the spans of each step it holds the payload, the bytes that the device delivered, read calls and
+    faults.
     """
     with exit_codes():
         from storebench.analysis.checks.records import read_results
@@ -322,8 +323,8 @@ def check(
 def validate(results: ResultsArgument, as_json: JsonOption = False) -> None:
     """Check whether results can be trusted.
 
-    It checks the schema, arithmetic, coverage, cache states, ceilings and equal samples. The exit code is 5 if any check
-    fails. Replicates that failed have no figures to check; their number is printed.
+    It checks the schema, arithmetic, coverage, cache states, ceilings and equal samples. The exit code is 5 if any
+    check fails. Replicates that failed have no figures to check; their number is printed.
     """
     with exit_codes():
         from storebench.analysis.checks.records import examine

@@ -177,7 +177,7 @@ class StderrWatcher:
                 say(f"{describe(work.cell)}, replicate {work.replicate}: FAILED: {record.failure}")
 
     def round_finished(self, number: int, folder: Path) -> None:
-        """Show the stores by settings so far: on a terminal in place, otherwise as one line; not more often than usual."""
+        """Show the stores by settings so far, if the last time is long ago: in place on a terminal, else as a line."""
         if time.monotonic() - self._told_s < _ROUNDS_EVERY_S:
             return
         self._told_s = time.monotonic()

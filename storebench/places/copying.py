@@ -40,7 +40,7 @@ def announce(url: str, facts: PlaceFacts) -> None:
 
 
 def about(url: str) -> PlaceFacts:
-    """Return what a server of ours says about itself; of another one, only its address is known."""
+    """Return the facts of a place: those that a server of the run wrote, or only the address of another one."""
     try:
         return PlaceFacts(**json.loads(ObjectStore(url).get(ABOUT)))
     except (MissingFileError, ValueError, TypeError):
@@ -48,7 +48,7 @@ def about(url: str) -> PlaceFacts:
 
 
 def holds(url: str, key: str, content: bytes) -> bool:
-    """Return whether a place has an object with this content."""
+    """Whether a place has an object with this content."""
     try:
         return ObjectStore(url).get(key) == content
     except MissingFileError:
@@ -93,7 +93,7 @@ def store_key(store: Path) -> str:
 
 
 def has_store(store: Path, url: str) -> bool:
-    """Return whether a place has the files of this store: its manifest is copied last."""
+    """Whether a place has the files of this store: its manifest is copied last."""
     return holds(url, f"{store_key(store)}/{MANIFEST_NAME}", (store / MANIFEST_NAME).read_bytes())
 
 
@@ -148,7 +148,7 @@ def _remove_copy(place: ObjectStore, prefix: str) -> int:
 
 
 def extent(store: Path) -> str:
-    """Return how much is copied of a store, in words."""
+    """Return the part of a store that is copied, in words."""
     sizes = [path.stat().st_size for path in (*_files(store), store / MANIFEST_NAME)]
     return f"{number_of(len(sizes), 'object')}, {rounded_bytes(sum(sizes))}"
 

@@ -1,4 +1,4 @@
-"""The figures of an epoch that follow from its steps and its sampled residency: sums, rates, cold rates, the steady steps."""
+"""The figures of an epoch from its steps and its sampled residency: sums, rates, cold rates, the steady steps."""
 
 import dataclasses
 import statistics
@@ -116,7 +116,7 @@ def _cold_rates(table: StepTable, points: Sequence[ResidencyPoint], count: int) 
 
 
 def _residency_at(points: Sequence[ResidencyPoint], asked: float) -> tuple[float | None, float | None]:
-    """Return the resident share when a share had been requested, and its largest excess over the requested one up to then."""
+    """Return the resident share when a share had been requested, and its largest excess over that until then."""
     if not points:
         return None, None
     resident = float(
@@ -160,8 +160,8 @@ def steady_portion(
     begun = int(max(0, (fetched - np.arange(steps) - 1).max()))
     if first and steps - first <= 2 * begun:
         return Judgement(
-            reason=f"the cache had filled when {steps - first} of {steps} steps were left, and producers had begun {begun} "
-            "batches ahead of the loop: use more steps or epochs"
+            reason=f"the cache had filled when {steps - first} of {steps} steps were left, and producers had "
+            f"begun {begun} batches ahead of the loop: use more steps or epochs"
         )
     edge_steps = int(np.ceil(ahead_frac * count / max(1.0, float(timed["samples"].mean()))))
     part = _rows(timed, slice(first, steps))
@@ -197,7 +197,7 @@ def still_filling(
     store_bytes: int,
     memory_bytes: int,
 ) -> str:
-    """Return words for a page cache that grew by more than `GROWTH_MOST_FRAC` of its limit after a step began; "" otherwise."""
+    """Return words for a page cache that grew too much after a step began (`GROWTH_MOST_FRAC`), or ""."""
     elapsed_s = np.array([point.elapsed_s for point in points])
     resident = np.array([point.resident_frac for point in points])
     begin_s = (int(table["start_ns"][first_step]) - int(table["start_ns"][0])) / 1e9

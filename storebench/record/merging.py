@@ -75,7 +75,7 @@ def rank_tables(table: StepTable) -> list[StepTable]:
 
 
 def job_steps(table: StepTable) -> StepTable:
-    """Return one row per step of a job: its timeline, with the means of its ranks; a table without ranks is unchanged."""
+    """Return one row per step of a job, with the means of its ranks; a table without ranks is unchanged."""
     ranks = rank_count(table)
     if RANK not in table:
         return table
@@ -90,7 +90,7 @@ def job_steps(table: StepTable) -> StepTable:
 
 
 def waits_for_slowest_s(table: StepTable, trainers: int = 1) -> list[float]:
-    """Return for each rank the seconds for which it had its batch while another rank of its trainer still waited for data."""
+    """Return the seconds for which each rank had its batch while another one of its trainer waited for data."""
     ranks = rank_count(table)
     shape = (-1, trainers, ranks // trainers)
     ready = (table["start_ns"] + table["data_wait_ns"]).reshape(shape)
@@ -114,7 +114,7 @@ def rate_until_first_end(table: StepTable) -> float:
 
 
 def merged_counters(counters: Sequence[Counters], nodes: Sequence[int], payload_bytes: int) -> Counters:
-    """Return the counters of a job: sums over its ranks, and bytes that the store's devices delivered to all processes."""
+    """Return the counters of a job: sums over its ranks, and bytes that devices delivered to all processes."""
     summed: dict[str, Any] = {}
     for name in {field.name for field in dataclasses.fields(Counters)} - {"reasons", "read_amplification"}:
         values = [getattr(rank_counters, name) for rank_counters in counters]

@@ -194,8 +194,8 @@ class CacheFacts:
     resident_frac_after: float | None  # The same just after the last timed step.
     verdict: CacheVerdict
     applies_to: str = "epoch"
-    """"epoch", or "open" if the epoch was served from memory: by a reader that holds all pixels after opening, or by the
-    data store of the ranks."""
+    """"epoch", or "open" if the epoch was served from memory: by a reader that holds all pixels after opening, or by
+    the data store of the ranks."""
     reason: str = ""  # Why the verdict is not "verified", or "".
     curve: tuple[ResidencyPoint, ...] = ()
     """Residency as a function of the requested share, sampled during the epoch; empty if it was not sampled."""
@@ -267,7 +267,7 @@ class RequestFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class ServedFacts:
-    """The answers of a run's own object store during an epoch, by its own counters: those to a library's own client, too."""
+    """The answers of a run's object store during an epoch by its counters, including those to a library's client."""
 
     count: int
     sent_bytes: int
@@ -305,7 +305,7 @@ class Conditions:
 
 
 def disturbance(conditions: Conditions) -> str:
-    """Return why a replicate counts as disturbed, or "": other work took more than `OTHERS_MOST_FRAC` of its cores."""
+    """Return the reason why a replicate counts as disturbed (other work took too much of its cores), or ""."""
     share = conditions.others_frac
     if share is None or share <= OTHERS_MOST_FRAC:
         return ""
@@ -322,8 +322,8 @@ class Counters:
     device_read_bytes: int | None = None
     """Bytes that block devices delivered for these processes (/proc/PID/io read_bytes)."""
     block_device_read_bytes: int | None = None
-    """Bytes that the block device of the store delivered to all processes in the same time (/sys/block stat); in a job on
-    several nodes, the sum over their devices."""
+    """Bytes that the block device of the store delivered to all processes in the same time (/sys/block stat); in a job
+    on several nodes, the sum over their devices."""
     block_device_reads: int | None = None
     """Reads that the block device completed for them; merged requests count once."""
     major_faults: int | None = None  # Page faults with I/O.
@@ -389,7 +389,8 @@ class Ceilings:
     copy_method: str = ""  # Name of that way.
     memory_bytes_per_s: float | None = None  # `copy_ceiling_samples_per_s` in bytes per second.
     device_random_1_bytes_per_s: float | None = None
-    """A yardstick: O_DIRECT reads of one payload's size at random offsets, one at a time (`storebench.probes.rates`)."""
+    """A yardstick: O_DIRECT reads of one payload's size at random offsets, one at a time
+    (`storebench.probes.rates`)."""
     device_random_4_bytes_per_s: float | None = None
     """The same with 4 requests in flight. A reader that merges requests can exceed these."""
     device_random_16_bytes_per_s: float | None = None  # With 16 requests in flight.
@@ -398,9 +399,10 @@ class Ceilings:
     device_best_bytes_per_s: float | None = None  # The device's ceiling: the highest of these rates.
     device_method: str = ""  # How the requests were kept in flight, and the file that was read.
     single_requests: dict[str, float] = field(default_factory=dict)
-    """What single requests to the store's file system took, apart from the cell: "read_N_p50_s" and "read_N_p99_s" of the
-    O_DIRECT reads above with N in flight, wherever they were answered; "open_N_per_s" for a store of many files, opened, asked
-    for their size and closed by N threads, and "open_N_cold_per_s" where all names had been dropped first (--drop-caches)."""
+    """What single requests to the store's file system took, apart from the cell: "read_N_p50_s" and "read_N_p99_s" of
+    the O_DIRECT reads above with N in flight, wherever they were answered; "open_N_per_s" for a store of many files,
+    opened, asked for their size and closed by N threads, and "open_N_cold_per_s" where all names had been dropped first
+    (--drop-caches)."""
     reasons: dict[str, str] = field(default_factory=dict)
 
 
@@ -409,7 +411,7 @@ STEADY_DRIFT = (0.8, 1.25)
 
 
 def steady(drift: float | None) -> bool | None:
-    """Return whether `drift` is that of a steady rate; None if it is unknown."""
+    """Whether `drift` is that of a steady rate; None if it is unknown."""
     return None if drift is None else STEADY_DRIFT[0] <= drift <= STEADY_DRIFT[1]
 
 
@@ -537,8 +539,8 @@ class TrainersFacts:
 
     per_trainer: tuple[TrainerFacts, ...]  # One entry per trainer. Trainer 0 has the first ranks.
     best_trainer: int | None = None
-    """The trainer with the highest `held_out_score`, the first one in a tie; null if nothing was trained. The record has
-    its test accuracy."""
+    """The trainer with the highest `held_out_score`, the first one in a tie; null if nothing was trained. The record
+    has its test accuracy."""
     tournaments: int = 0  # Number of tournaments in the epoch.
     games: tuple[Game, ...] = ()  # Both sides of every game, by tournament and trainer.
     tournament_s: float = 0.0
@@ -588,7 +590,8 @@ class DataStoreFacts:
     preload_s: float | None = None
     """Time in which the rank read its part before the first epoch; null if the first epoch filled the data store."""
     preload_device_bytes: int | None = None
-    """Bytes that block devices delivered to the rank while it opened the store and read its part; null if not counted."""
+    """Bytes that block devices delivered to the rank while it opened the store and read its part; null if not
+    counted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -608,8 +611,8 @@ class RankFacts:
     device_read_bytes: int | None = None
     """Bytes that block devices delivered to it and its workers in the whole epoch; null if not counted."""
     requested_bytes: int | None = None
-    """Bytes of payload that it requested from the store, or from the data store in memory. With one reader per node, the
-    reading rank requests the payload of all ranks on its node, and the others request none."""
+    """Bytes of payload that it requested from the store, or from the data store in memory. With one reader per node,
+    the reading rank requests the payload of all ranks on its node, and the others request none."""
     data_store: DataStoreFacts | None = None  # Its part of the data store; null if the job has none.
     begin_s: float | None = None
     """When it requested the first timed batch: seconds since the first rank of its node left the barrier before the
@@ -618,8 +621,8 @@ class RankFacts:
     """When its last timed step ended, likewise. The job lasts from the least `begin_s` to the largest `end_s`, without
     its pauses."""
     resident_frac_before: float | None = None
-    """Resident pages over all pages of the store's data files on its node just before the first timed step; null if they
-    could not be counted."""
+    """Resident pages over all pages of the store's data files on its node just before the first timed step; null if
+    they could not be counted."""
     resident_frac_after: float | None = None  # The same just after the last timed step.
 
 
@@ -647,19 +650,20 @@ class JobFacts:
     total_samples: int  # All samples that it served.
     duplicates: int = 0  # Samples that were served again within a pass, as padding makes them.
     barrier_s: float | None = None
-    """Median duration of a barrier that all ranks enter at once, measured after the last epoch; null if not measured."""
+    """Median duration of a barrier that all ranks enter at once, measured after the last epoch; null if not
+    measured."""
     gradient_bytes: int | None = None
     """Bytes of gradients that each rank contributes to a step; null if nothing was trained."""
     exposed_communication_s: float | None = None
     """Per step: the median, over pairs of steps on the same batch, of the duration with synchronised gradients less the
     duration without. All ranks begin each of these steps at a barrier, and the slowest rank counts, so no wait for data
-    is in it. It may be negative where it is smaller than the noise. Measured after the last epoch of the replicate; null
-    if no gradients are synchronised."""
+    is in it. It may be negative where it is smaller than the noise. Measured after the last epoch of the replicate;
+    null if no gradients are synchronised."""
     step_without_sync_s: float | None = None  # Median duration of the same steps without synchronisation.
     exposed_pairs: int = 0  # Number of these pairs.
     link: LinkKind | None = None
-    """The connection between ranks: "loopback" (memory and cores of one machine, not a network), "devices of one machine"
-    (GPUs), or "network" (several machines, real or emulated). Null if not measured."""
+    """The connection between ranks: "loopback" (memory and cores of one machine, not a network), "devices of one
+    machine" (GPUs), or "network" (several machines, real or emulated). Null if not measured."""
     link_bytes_per_s: float | None = None
     """Bytes per second in each direction of the link, measured before the first epoch while each rank sends to the next
     one and receives from the previous one."""

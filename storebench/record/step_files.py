@@ -103,7 +103,7 @@ def merged_row_groups(path: Path) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _opened(path: Path, name: str) -> Iterator[tuple[Any, int | None]]:
-    """Open the file of a step table; give the `pyarrow.parquet.ParquetFile`, and the table's row group in a merged one."""
+    """Open the `pyarrow.parquet.ParquetFile` of a step table; yield it and the table's row group in a merged one."""
     from pyarrow import parquet
 
     place, parts = path, Path(name).parts
@@ -126,7 +126,7 @@ def _opened(path: Path, name: str) -> Iterator[tuple[Any, int | None]]:
 
 
 def _footer_of(path: Path) -> tuple[Any, Mapping[str, int] | None]:
-    """Return the footer of a file of step tables, and the row group of each table by name; None if it is of one table."""
+    """Return the footer of a file of step tables, and each table's row group by name; None if it has one table."""
     with _refused(path):
         status = path.stat()
         return _footer(path, status.st_size, status.st_mtime_ns)
@@ -179,7 +179,7 @@ def _absent(values: Any) -> set[str]:
 
 
 def free_names(folder: Path, names: Mapping[int, str]) -> dict[int, str]:
-    """Return the names of step tables by epoch; they are numbered if an earlier attempt at the replicate left tables."""
+    """Return the names of step tables by epoch, numbered if an earlier attempt at the replicate left tables."""
     merged = merged_names(folder / STEPS_NAME)
     free, attempt = dict(names), 1
     while any(

@@ -62,7 +62,7 @@ class Section:
     slug: str
     tables: tuple[Table, ...]
     more: tuple[Table, ...]
-    """Roofline, ladder, ranks, and own orders."""
+    """Roofline, ladder, ranks, and orders of readers."""
     plots: tuple[Plot, ...]
     first: tuple[Plot, ...] = ()
     """Those of its plots that the page shows at once."""
@@ -199,7 +199,7 @@ def _cut_short(records: Sequence[Pair], listed: Sequence[Panel]) -> list[str]:
 
 
 def _caveats(groups: Iterable[Sequence[CellSummary]], conditions: str) -> list[str]:
-    """Return what is not real about the images of each dataset, without what the conditions say already."""
+    """Return the caveats about the images of each dataset, without those in the conditions."""
     where: dict[str, list[str]] = {}
     for group in groups:
         for text in caveats(group):

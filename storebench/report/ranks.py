@@ -76,7 +76,7 @@ class Corners:
 
 
 def corners(cells: Iterable[CellSummary]) -> list[Corners]:
-    """Return the effects of each job that was also measured without loading (`null`), without exchange, and without both."""
+    """Return the effects of each job that also ran without loading (`null`), without exchange, and without both."""
     jobs = [cell for cell in cells if cell.cell.ranks > 1 and cell.values("samples_per_s")]
     nulls = {ceiling_key(cell): cell for cell in jobs if cell.is_null}
     silent = {

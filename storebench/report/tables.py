@@ -54,19 +54,27 @@ MOST_TABLES = 40
 BRACKETS = "Brackets are 95% intervals; ratios are paired by round."
 
 _COLD_NOTE = (
-    "A resident share beside a rate means that more of the store was in memory than had been requested, by read-ahead or"
-    " because samples share pages: it is no cold rate. A cold start ranks nothing."
+    "A resident share beside a rate means that more of the store was in memory than had been requested,"
+    " by read-ahead or because samples share pages: it is no cold rate. A cold start ranks nothing."
 )
-_FRONTIER_NOTE = "On the frontier: no other codec is both smaller and faster. A lossless one is compared with lossless ones only."
+_FRONTIER_NOTE = (
+    "On the frontier: no other codec is both smaller and faster."
+    " A lossless one is compared with lossless ones only."
+)
 _FED_NOTE = (
-    "An accelerator starves if it is busy less than 90% of its time. With workers the delivered rate is min(F, 1 / (1/G + c)),"
+    "An accelerator starves if it is busy less than 90% of its time."
+    " With workers the delivered rate is min(F, 1 / (1/G + c)),"
     " without them 1 / (1/G + 1/F + c): F is supplied, G what the accelerator takes, c the handoff per image."
 )
 _OWN_CLIENT_NOTE = "Without p50: the library's own client makes the requests, which are not seen here."
-_SENT_NOTE = "Sent / used: bytes that the server sent during the epoch, by its own counters, over those of the samples served."
+_SENT_NOTE = (
+    "Sent / used: bytes that the server sent during the epoch, by its own counters,"
+    " over those of the samples served."
+)
 _READS_NOTE = (
-    "Device reads: all of the block device. Apart from the cells, once: read p50 and p99 are of one read of an image's bytes at"
-    " a time, past this machine's page cache; opens/s, of the store's files by 16 threads, their names in memory unless cold."
+    "Device reads: all of the block device. Apart from the cells, once: read p50 and p99 are of one read"
+    " of an image's bytes at a time, past this machine's page cache; opens/s, of the store's files by 16 threads,"
+    " their names in memory unless cold."
 )
 
 # A rate is no cold one if the resident share of the store exceeded the requested one by more.
@@ -113,7 +121,7 @@ def io_table(
     varying: frozenset[str] = frozenset(),
     anchor: str = "",
 ) -> Table:
-    """Return what the storage delivers to the stores of one panel, or of several of one dataset; `varying` fields are named."""
+    """Return the table of the storage below the stores of panels of one dataset; `varying` fields are named."""
     column: type[Column[CellSummary]] = Column
     cells = [cell for panel in panels for cell in panel.measured]
     cells.sort(key=lambda cell: backend_rank(cell.backend))
@@ -161,7 +169,7 @@ def io_table(
         column("", "data_wait_p99_s", median("data_wait_p99_ns", 1e-9)),
         *_identity(lambda c: c),
     ]
-    # What nothing is known of stays in the file, whose columns are those of all such tables.
+    # An empty column stays in the file, whose columns are those of all such tables.
     columns = [one if any(map(one.shown, cells)) else replace(one, head="") for one in columns]
     caption = f"{common_setting(cells)}. What the storage delivers"
     marks = tuple(map(mark, cells))
@@ -169,12 +177,12 @@ def io_table(
 
 
 def limit_words(limit: Bottleneck | None) -> str:
-    """Return what limits a cell, with its share of the time; "" if it is not known."""
+    """Return the limit of a cell with its share of the time; "" if it is not known."""
     return f"{limit.limit} {percent(limit.share)}" if limit else ""
 
 
 def order_table(cells: Sequence[CellSummary]) -> Table | None:
-    """Return how random the own orders of readers are; None without such a reader."""
+    """Return the table of the orders that readers choose themselves, and how random they are; None without any."""
     column: type[Column[CellSummary]] = Column
     reading = {cell.backend: cell for cell in cells if cell.cell.backend.native_order and cell.usable}
     columns = [
@@ -360,7 +368,8 @@ def cold_table(panel: Panel) -> Table | None:
         return None
     return Table(
         kind="cold",
-        caption=f"{dataset_label(panel.first)}: {setting_label(panel.speaker)}. Samples/s until a share of the store was read",
+        caption=f"{dataset_label(panel.first)}: {setting_label(panel.speaker)}."
+        " Samples/s until a share of the store was read",
         head=("backend", *(percent(share) for share in shares)),
         rows=tuple(
             (backend_label(cell.backend), *(_cold_rate(cell, share) for share in shares)) for cell in cells
@@ -407,7 +416,8 @@ def feeding_table(roofs: Sequence[Roofline], accelerators: Sequence[Accelerator]
         *_identity(lambda c: c.loader),
     ]
     sources = tuple(
-        f"{profile.title}: {number(profile.images_per_s)} images/s in training, {profile.precision}. {profile.source}, {profile.source.url}"
+        f"{profile.title}: {number(profile.images_per_s)} images/s in training, {profile.precision}."
+        f" {profile.source}, {profile.source.url}"
         for profile in accelerators
         if profile.source
     )
@@ -462,7 +472,7 @@ def ladder_table(ladder: Sequence[Step]) -> Table:
 
 
 def rank_tables(cells: Sequence[CellSummary]) -> list[Table]:
-    """Return the tables of jobs of ranks: rates, communication, the interaction of loading and exchange, tournaments."""
+    """Return the tables of jobs: rates, communication, the interaction of loading and exchange, tournaments."""
     jobs = [
         cell for cell in cells if cell.cell.ranks > 1 and not cell.is_null and cell.median("samples_per_s")
     ]

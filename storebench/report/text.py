@@ -20,7 +20,7 @@ _Column = tuple[str, Sequence[str]]
 
 
 def text(table: Table, width: int) -> str:
-    """Return a table as text: blocks of columns that fit the width, under a title with the words that all heads share."""
+    """Return a table as blocks of columns that fit the width, under a title with the words that all heads share."""
     heads = [plain(head).split(", ") for head in table.head[1:]]
     shared = [word for word in heads[0] if len(heads) > 1 and all(word in other for other in heads)]
     short = [", ".join(word for word in head if word not in shared) for head in heads]

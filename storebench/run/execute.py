@@ -292,7 +292,7 @@ class _Rounds:
         return [p for p in self.work if first <= p.replicate < min(end, ended.get(p.cell.cell_id, end))]
 
     def _has_time(self, cells: Sequence[Cell]) -> bool:
-        """Return whether replicates of some cells fit into the budget."""
+        """Whether replicates of some cells fit into the budget."""
         budget_s = self.run.scenario.budget_s
         if budget_s is None:
             return True
@@ -312,7 +312,7 @@ class _Rounds:
             self.watcher.round_finished(number, self.run.folder)
 
     def _repeats(self, pending: PendingReplicate) -> bool:
-        """Return whether a replicate is worth another attempt, for which there is time beside the fewest rounds."""
+        """Whether a replicate is worth another attempt, for which there is time beside the fewest rounds."""
         round_of = [records for (_, number), records in self.recorded.items() if number == pending.replicate]
         records = self.recorded.get(pending.key)
         if records is None or not self.run.repeats(records, is_busy=mostly_disturbed(round_of)):

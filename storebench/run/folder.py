@@ -186,7 +186,7 @@ class Run:
         return [pending for pending in work if pending.key not in done]
 
     def repeats(self, records: Sequence[Record], *, is_busy: bool) -> bool:
-        """Return whether a replicate is to be measured again, because it was disturbed or did not hold its state."""
+        """Whether a replicate is to be measured again, because it was disturbed or did not hold its state."""
         return self.scenario.repeat_disturbed and wants_repeat(records, is_busy=is_busy)
 
     def repair(self) -> None:

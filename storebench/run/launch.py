@@ -186,7 +186,7 @@ class OomWatch:
         self._before = self._count()
 
     def killed(self) -> bool:
-        """Return whether a kill happened since this watch was created."""
+        """Whether a kill happened since this watch was created."""
         return self._count() > self._before
 
     def _count(self) -> int:

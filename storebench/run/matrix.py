@@ -76,9 +76,9 @@ LEAST_MEMORY_BYTES = 32 << 20
 FILLING_EPOCHS = 2
 
 _PAGE_KIB = 4
+# Caffe's training batch of each network, the default of `batch_size`.
 MODEL_BATCHES = {"lenet": 64, "cifar10_quick": 100, "caffenet": 256, "resnet50": 64, "tiny": 64}
 MODEL_BATCHES |= {"mlp": 64, "mlp_ekf": 64, "mlp_gekf": 64, "none": 64}
-"""Caffe's training batch of each network, the default of `batch_size`."""
 
 # Networks whose weights a Kalman filter trains, in the process of the loop.
 FILTERED_MODELS = ("mlp_ekf", "mlp_gekf")
@@ -149,10 +149,11 @@ class MatrixWithoutLoop(Strict):
     backends: list[str] = list(PAPER_BACKENDS)
     """Container, codec and reader of each store."""
     replicates: Annotated[int, pydantic.Field(ge=1, le=MOST_REPLICATES)] | None = None
-    """Fresh processes per cell of this matrix, fewer than those of the scenario. They run in its first rounds, and a run that
-    is extended adds none. Default: the scenario's number."""
+    """Fresh processes per cell of this matrix, fewer than those of the scenario. They run in its first rounds, and a
+    run that is extended adds none. Default: the scenario's number."""
     priority: Annotated[int, pydantic.Field(ge=1, le=9)] = 1
-    """1 for cells that the answer needs. Where a budget has no time for 5 rounds, cells of the highest number end first."""
+    """1 for cells that the answer needs. Where a budget has no time for 5 rounds, cells of the highest number end
+    first."""
     optional: bool = False
     """Leave the matrix out where this machine lacks the rights for `memory`, `readahead` or `tier`."""
 
@@ -435,12 +436,12 @@ else:
 
 
 def _reads_at(backend: Backend, place: Place) -> bool:
-    """Return whether a backend has a cell at a place: at a server if its reader asks one."""
+    """Whether a backend has a cell at a place: at a server if its reader asks one."""
     traits = traits_of(backend)
     return backend.is_null or (traits.served if place.remote else not traits.remote)
 
 
 def _holds(backend: Backend) -> bool:
-    """Return whether a backend holds all pixels in memory: it has no limited cell, and nothing to share."""
+    """Whether a backend holds all pixels in memory: it has no limited cell, and nothing to share."""
     traits = traits_of(backend)
     return traits.holds_pixels and not traits.ready_made

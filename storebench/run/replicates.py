@@ -24,7 +24,7 @@ _WARM_MOST_FRAC, _WARM_MOST_BYTES, _WARM_OTHER_BYTES = 0.05, 16 << 20, 2 << 20
 
 
 def enough(sound: int, measured: int) -> bool:
-    """Return whether so many of the replicates of a cell are enough for a rate."""
+    """Whether this number of a cell's replicates is enough for a rate."""
     return sound >= min(FEWEST_SOUND, measured)
 
 
@@ -46,18 +46,18 @@ def failures(records: Sequence[Record]) -> list[Record]:
 
 
 def unsound(records: Sequence[Record]) -> str:
-    """Return why a replicate with these epochs does not count, because its state did not hold; "" if it counts."""
+    """Return the reason why the state of a replicate did not hold, so that it does not count, or ""."""
     return next((message for record in records for _, message in shortcomings(record)), "")
 
 
 def mostly_disturbed(replicates: Sequence[Sequence[Record]]) -> bool:
-    """Return whether other work disturbed at least half of some replicates, so that it would again."""
+    """Whether other work disturbed at least half of some replicates, so that it would again."""
     conditions = [records[0].conditions for records in replicates]
     return 2 * sum(bool(each and each.disturbed) for each in conditions) >= len(conditions)
 
 
 def wants_repeat(records: Sequence[Record], *, is_busy: bool) -> bool:
-    """Return whether a replicate is worth another attempt; on a busy machine, other work disturbs that one as well."""
+    """Whether a replicate is worth another attempt; on a busy machine, other work disturbs that one as well."""
     conditions = records[0].conditions
     if conditions is None or conditions.attempt >= MOST_ATTEMPTS:
         return False
@@ -152,7 +152,7 @@ def above_limit(record: Record) -> Iterator[tuple[str, str]]:
 
 
 def wrong_limit(record: Record) -> bool:
-    """Return whether a record is called limited by another limit than that of its cell."""
+    """Whether a record is called limited by another limit than that of its cell."""
     cache, limit = record.cache, record.cell.memory_bytes
     if cache is None or cache.verdict is not CacheVerdict.VERIFIED:
         return False

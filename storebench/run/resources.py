@@ -64,7 +64,7 @@ def permitted(scenario: Scenario, cells: Sequence[Cell], stores: Path) -> Permit
 
 
 def refusals(cells: Iterable[Cell], stores: Path) -> dict[Cell, UsageError]:
-    """Return why cells cannot run here, by cell; cells that can run are not included."""
+    """Return the reason why each cell cannot run here; cells that can run are not included."""
     listed, folder = list(cells), nearest_folder(stores.resolve())
     refused: dict[Cell, UsageError] = {}
     own_device = [cell for cell in listed if cell.readahead_kib is not None]
@@ -109,7 +109,7 @@ def refusals(cells: Iterable[Cell], stores: Path) -> dict[Cell, UsageError]:
 
 
 def cache_refusal(state: CacheState, folder: Path) -> UsageError | None:
-    """Return why the page cache cannot be in a state for files in `folder`, determined by trying; None if it can."""
+    """Return the reason why the page cache cannot be in a state for files in `folder`, by trying; None if it can."""
     if state is CacheState.ANY or (reason := unreachable(folder).get(state)) is None:
         return None
     return UsageError(f"no cell can be {state} here: {reason}", where=folder, hint="Set cache to 'any'.")

@@ -68,7 +68,7 @@ def without_missing_libraries(raw: dict[str, Any], tell: Callable[[str], None]) 
 
 
 def _missing_library(backend: Any) -> str:
-    """Return why a backend's library cannot be imported; "" if it can, or if there is no such backend."""
+    """Return the reason why a backend's library cannot be imported; "" if it can, or without such a backend."""
     if not isinstance(backend, str):
         return ""
     try:

@@ -19,7 +19,7 @@ def replicate_key(record: Record) -> ReplicateKey:
 
 
 def is_whole(records: Sequence[Record]) -> bool:
-    """Return whether the records of a replicate, at least one, cover every epoch of it."""
+    """Whether the records of a replicate, at least one, cover every epoch of it."""
     return len({record.epoch for record in records}) >= records[0].cell.epochs
 
 

@@ -62,7 +62,7 @@ def finding(kind: Rule, record: Record, figure: str, message: str) -> Finding:
 
 
 def agree(first: float | None, second: float | None) -> bool:
-    """Return whether two figures are equal up to rounding."""
+    """Whether two figures are equal up to rounding."""
     if first is None or second is None:
         return first is second
     return math.isclose(first, second, rel_tol=ROUNDING, abs_tol=1e-9)

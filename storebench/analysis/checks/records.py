@@ -71,7 +71,7 @@ class Results:
 def read_results(paths: RunFolders, *, allow_invalid: bool = False) -> Results:
     """Return the validated records at `paths`: run folders, folders of run folders, or files.
 
-    Raises DataNotFoundError if there are none, IntegrityError if they are damaged or wrong and `allow_invalid` is not set.
+    Raises DataNotFoundError if there are none, and IntegrityError if they are damaged or wrong without `allow_invalid`.
     """
     results = examine(paths)
     if wrong := [] if allow_invalid else results.wrong:

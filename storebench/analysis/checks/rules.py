@@ -23,7 +23,7 @@ _HEADROOM, _CPU_HEADROOM, _CPU_BESIDE_S = 1.25, 1.1, 0.1
 
 
 def check_record(record: Record, memory_bytes_per_s: float | None) -> list[Finding]:
-    """Return the findings about one usable record, whose machine copies so many bytes per second at best."""
+    """Return the findings about one usable record, whose machine copies at most `memory_bytes_per_s`."""
     checks = (
         _work,
         _decoded,
@@ -63,7 +63,7 @@ def _work(record: Record) -> Iterator[Finding]:
 
 
 def decodes(record: Record) -> bool:
-    """Return whether every sample of the epoch had to be decoded: neither its opening nor a data store decoded it."""
+    """Whether every sample of the epoch had to be decoded: neither its opening nor a data store decoded it."""
     cell, cache = record.cell, record.cache
     by_opening = cache is None or cache.applies_to == "open"
     return not (
@@ -76,8 +76,8 @@ def _decoded(record: Record) -> Iterator[Finding]:
     least_s = _DECODE_STEP_S * record.timed_steps + _DECODE_SAMPLE_S * record.timed_samples
     if decodes(record) and record.timed_samples and record.decode_s < least_s:
         message = (
-            f"{record.decode_s:.2g} s for {record.timed_samples} samples stored as {record.cell.backend.codec}: the reader"
-            " keeps decoded pixels, or does not report its decoding"
+            f"{record.decode_s:.2g} s for {record.timed_samples} samples stored as {record.cell.backend.codec}: the"
+            " reader keeps decoded pixels, or does not report its decoding"
         )
         yield finding(Rule.ARITHMETIC, record, "decode_s", message)
 
@@ -223,8 +223,8 @@ def _memory_ceiling(record: Record, ceiling: float | None) -> Iterator[Finding]:
     if busy_s and record.payload_bytes * frac > ceiling * _HEADROOM * copying_s:
         rate, most = (record.payload_bytes * frac / busy_s, ceiling * _HEADROOM * copying_s / busy_s)
         message = (
-            f"{format_bytes(round(rate))} per second of fetching and decoding, above the {format_bytes(round(most))} that"
-            " memory can give there"
+            f"{format_bytes(round(rate))} per second of fetching and decoding, above the"
+            f" {format_bytes(round(most))} that memory can give there"
         )
         yield finding(Rule.CEILING, record, "payload_bytes_per_s", message)
 

@@ -26,10 +26,11 @@ def plot_roofline(
     Parameters
     ----------
     results
-        Cells with ``compute = "none"``, whose rates give the curves, and cells of the same settings that train on a GPU or
-        with emulated compute, which are the points. The first setting by the order of the report is drawn.
+        Cells with ``compute = "none"``, whose rates give the curves, and cells of the same settings that train on a
+        GPU or with emulated compute, which are the points. The first setting by the order of the report is drawn.
     accelerators
-        Names of profiles to mark, ``NAME[:MODEL]``; `storebench accelerators` lists them. Others as ``NAME=RATE`` in images/s.
+        Names of profiles to mark, ``NAME[:MODEL]``; `storebench accelerators` lists them. Others as ``NAME=RATE``
+        in images/s.
     ax
         Axes to draw on; None makes a new figure.
     """

@@ -27,8 +27,8 @@ def plot_wait_over_epoch(steps: pd.DataFrame, *, ax: Axes | None = None) -> Axes
     Parameters
     ----------
     steps
-        The table that `storebench.load_steps` returned; the first replicate and epoch of each cell is drawn. Of more than
-        2,000 steps the longest wait in each of 2,000 equal pieces is drawn, so that no spike is lost.
+        The table that `storebench.load_steps` returned; the first replicate and epoch of each cell is drawn. Of more
+        than 2,000 steps the longest wait in each of 2,000 equal pieces is drawn, so that no spike is lost.
     ax
         Axes to draw on; None makes a new figure.
     """

@@ -184,7 +184,7 @@ def _decoder_note(samples: Samples, machine: Machine) -> str:
 
 
 def _raw_refusal(samples: Samples, machine: Machine) -> str:
-    """Return why raw pixels are not measured; "" if they fit on the disk, and into memory whenever the files do."""
+    """Return the reason not to measure raw pixels; "" if they fit on the disk, and into memory if the files do."""
     whole = samples.count * samples.raw_bytes
     named = f"raw pixels are left out: all images would take {rounded_bytes(whole)}"
     if whole > machine.free_bytes:
@@ -197,7 +197,7 @@ def _raw_refusal(samples: Samples, machine: Machine) -> str:
 
 
 def _in_place_refusal(samples: Samples, machine: Machine) -> str:
-    """Return why a container is not measured as it is; "" if it is, and for other datasets."""
+    """Return the reason why a container is not measured as it is; "" if it is, and for other datasets."""
     if samples.container_note:
         return samples.container_note
     nbytes = samples.container_bytes

@@ -94,7 +94,7 @@ class Machine:
     """Installed decoders beside the default."""
 
     def fits(self, size: float) -> bool:
-        """Return whether this many bytes stay in the page cache."""
+        """Whether this many bytes stay in the page cache."""
         return size <= FITS_FRAC * self.memory_bytes
 
 
