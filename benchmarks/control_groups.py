@@ -1,4 +1,4 @@
-"""Control groups of emulated machines and nodes, version 1 or 2: created in a with statement, entered by new processes."""
+"""Control groups of emulated machines and nodes, version 1 or 2: created in a with statement."""
 
 import contextlib
 import time

@@ -1,7 +1,8 @@
 """Are the counters right? Cold LMDB compared with known values and with the block device's own counter.
 
-The first tenth of a cold, shuffled epoch of ImageNet-256 (4,000 images), with the kernel's readahead and without. The known
-values hold for a device that reads ahead by 8 MiB; the kernel's bytes and the device's agree where nothing else reads.
+The first tenth of a cold, shuffled epoch of ImageNet-256 (4,000 images), with the kernel's readahead and without. The
+known values hold for a device that reads ahead by 8 MiB; the kernel's bytes and the device's agree where nothing else
+reads.
 """
 
 import argparse

@@ -1,8 +1,9 @@
 """Hold the planned readers against the machine's ceilings: ``python -m benchmarks.direct``.
 
-Every replicate is a fresh process, in a random order drawn anew for each round. Cold means evicted and then counted: a
-replicate that began with more than 1% of the store resident stops the run. A first tenth is cold to its end, a whole epoch
-is not. What is held against the device takes turns with it alone, because the device's rate changes within seconds.
+Every replicate is a fresh process, in a random order drawn anew for each round. Cold means evicted and then counted:
+a replicate that began with more than 1% of the store resident stops the run. A first tenth is cold to its end, a
+whole epoch is not. What is held against the device takes turns with it alone, because the device's rate changes
+within seconds.
 """
 
 import argparse
@@ -41,7 +42,8 @@ class Side:
     name: str
     store: str
     backend: str = ""
-    ceiling: str = ""  # device (best rate), random (a read per sample, 16 in flight), sequential, copy, or numpy's gather
+    # device (best rate), random (a read per sample, 16 in flight), sequential, copy, or numpy's gather
+    ceiling: str = ""
     state: str = "cold"
     share: float = 1.0
     planned: bool = True
@@ -166,7 +168,7 @@ def in_fresh_process(side: Side) -> Figures:
 
 
 Claims = list[tuple[str, str, str, float]]
-"""What is claimed: words, the side, the side or sides ("a|b": all of them) it is compared with, the least ratio or 0."""
+"""Words, the side, the side or sides ("a|b": all of them) that it is compared with, the least ratio or 0."""
 
 
 def table(title: str, sides: list[Side], claims: Claims, rounds: int) -> None:

@@ -1,8 +1,9 @@
 """How fast each loader hands batches over, warm, and how well it hides behind compute.
 
-All loaders of a backend are open at once and take turns epoch by epoch; each epoch is compared with that without workers of
-the same round. A balanced step sleeps for as long as a batch takes without workers: with perfect overlap an epoch takes as
-long as the longer of the two, which is also predicted from the spans of the same round's epoch without workers.
+All loaders of a backend are open at once and take turns epoch by epoch; each epoch is compared with that without
+workers of the same round. A balanced step sleeps for as long as a batch takes without workers: with perfect overlap
+an epoch takes as long as the longer of the two, which is also predicted from the spans of the same round's epoch
+without workers.
 
 ``--public`` compares `storebench.Loader` with torch's DataLoader over the same dataset, with two workers each.
 """
@@ -123,7 +124,8 @@ def report(title: str, samples: int, found: dict[Name, Found]) -> None:
     got = ratio_words(compare(base.overlapped, found["threads", 1].balanced))
     print(f"  ring 2 over processes 2: {ring} times")
     print(
-        f"  balanced, perfect overlap by the spans without workers: {asked} of no workers; threads 1 took {got} times that",
+        f"  balanced, perfect overlap by the spans without workers: {asked} of no workers; "
+        f"threads 1 took {got} times that",
         flush=True,
     )
 

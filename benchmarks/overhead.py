@@ -1,7 +1,8 @@
 """What timing every step and proving the timed pass cost: ``python -m benchmarks.overhead``.
 
-Each takes turns (`benchmarks.turns`) with the same work without it: a loop that keeps no rows and reads no clock; epochs of
-which no sample is kept (their pauses are not in the recorded time); epochs without the kernel's counters per batch.
+Each takes turns (`benchmarks.turns`) with the same work without it: a loop that keeps no rows and reads no clock;
+epochs of which no sample is kept (their pauses are not in the recorded time); epochs without the kernel's counters
+per batch.
 
 All of it takes about nine minutes. Exit code 1 where one changes the time by more than 1% beyond doubt.
 """

@@ -1,8 +1,8 @@
-"""Each reader of another project's format against the loop that its authors recommend, on the same store, and against LMDB.
+"""Each reader of another project's format against the loop that its authors recommend, and against LMDB.
 
-The three take turns in one process, from the page cache. They hand over bytes (raw: a batch of pixels); nothing is
-decoded. The order is shuffled, or the format's own, which is no fair match for a shuffled one. A reader should be at
-least 0.9 times as fast as the recommended loop.
+The three take turns on one store in one process, from the page cache. They hand over bytes (raw: a batch of pixels);
+nothing is decoded. The order is shuffled, or the format's own, which is no fair match for a shuffled one. A reader
+should be at least 0.9 times as fast as the recommended loop.
 """
 
 import argparse

@@ -3,8 +3,8 @@
 One thread, no workers, nothing computed. Two tables for each size of images:
 
 1. Crop, mirror, and both, of one batch of whole images, in processor time, over that of the crop alone.
-2. Where the time of a batch goes, for every backend: fetch, decode, prep, and everything else up to the next batch. A rate
-   is given as a share of ``numpy.take`` from one array in memory, which is measured right before each backend.
+2. Where the time of a batch goes, for every backend: fetch, decode, prep, and everything else up to the next batch. A
+   rate is given as a share of ``numpy.take`` from one array in memory, which is measured right before each backend.
 
 The exit code is 1 if an interval lies entirely on the wrong side of a figure that is asked for.
 """
@@ -215,7 +215,7 @@ def _plan(count: int, epoch: int) -> EpochPlan:
 
 
 def _batches_in(loader: Loader, count: int, seconds: float) -> int:
-    """Return the number of batches that fit into `seconds`, at least 3; the epoch that finds it also maps every page."""
+    """Return the number of batches that fit into `seconds`, at least 3; its epoch also maps every page."""
     plan = _plan(count, epoch=10_000)
     first = plan.batches[:3]
     run_epoch(loader.epoch(EpochPlan(epoch=0, batches=first)), NoStep())

@@ -1,8 +1,8 @@
 """What `storebench.profile` costs: ``python -m benchmarks.profile_overhead``.
 
-The same loop over the same loader takes turns (`benchmarks.turns`) with and without the profile, for three kinds
-of loader and steps of a few milliseconds. The clock counts CPU time, workers included, which other programs disturb least.
-Exit code 1 where the profile adds more than 1% beyond doubt.
+The same loop over the same loader takes turns (`benchmarks.turns`) with and without the profile, for three kinds of
+loader and steps of a few milliseconds. The clock counts CPU time, workers included, which other programs disturb
+least. Exit code 1 where the profile adds more than 1% beyond doubt.
 """
 
 import argparse

@@ -1,8 +1,9 @@
 """Each reader's shuffled warm batch rate as a share of one thread's copying in the same round.
 
-Every round measures the ceiling, the fastest gather of one thread (`storebench.probes.rates`), and then each reader on the
-same shuffled batches. The yardstick, numpy's default mode, copies twice: floors are given as shares of it. Every way has
-one thread: two that share a batch of 200 KB wait for each other as soon as anything else runs on the machine.
+Every round measures the ceiling, the fastest gather of one thread (`storebench.probes.rates`), and then each reader
+on the same shuffled batches. The yardstick, numpy's default mode, copies twice: floors are given as shares of it.
+Every way has one thread: two that share a batch of 200 KB wait for each other as soon as anything else runs on the
+machine.
 """
 
 import argparse
@@ -108,7 +109,7 @@ def measure(spec: DatasetSpec, backends: list[str], args: argparse.Namespace) ->
 def _opened(spec: DatasetSpec, name: str, stores: Path) -> Reader:
     backend = parse_backend(name)
     store = _store(spec, name, stores)
-    # Pages that a writer left in the cache are slower to copy from than those of a file that was read; none is mapped yet.
+    # Pages that a writer left in the cache are slower to copy from than those of a file that was read.
     warm(get_format(backend.format).data_files(store), anew=True)
     return get_format(backend.format).reader(
         store, Manifest.read(store), backend.reader, dict(backend.options)

@@ -1,4 +1,4 @@
-"""Two ways to do the same work that take turns, each for a moment, for a number of rounds that depends on the clock alone.
+"""Two ways to do the same work that take turns, for a number of rounds that depends on the clock alone.
 
 A side counts with the median of its turns of a round, so a stall of the machine in one of them has no weight.
 """

@@ -58,7 +58,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Run tests of `still_pages` again where DAMON pushes idle pages out, and only there; order those of `pytest -n`."""
+    """Run tests of `still_pages` again where DAMON pushes idle pages out; order those of `pytest -n`."""
     if LOCKS in config.stash:
         in_order_of_scopes(items)
     if not config.getoption("--full"):
@@ -71,7 +71,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Spare the garbage collector what was imported and collected: it lives to the end, and cells collect before they time."""
+    """Freeze the imported and collected objects: they live to the end, and cells collect before they time."""
     sys.dont_write_bytecode = WRITES_NO_BYTECODE
     gc.collect()
     gc.freeze()
@@ -97,7 +97,7 @@ def nothing_stays(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def one_tree_of_commands() -> Iterator[None]:
-    """Let typer make its tree of commands once: most calls of the command line in this process are shorter than that."""
+    """Let typer make its tree of commands once: this takes longer than most calls of the command line."""
     made = functools.cache(typer.main.get_command)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("typer.main.get_command", made)
@@ -190,7 +190,7 @@ def fresh_cli(tmp_path: Path) -> Callable[..., CompletedText]:
 
 @pytest.fixture
 def in_memory(tmp_path: Path) -> Iterator[Path]:
-    """Make a folder in which writing to disk costs nothing, where there is one; for tests that sync hundreds of times."""
+    """Make a folder in memory, where that is possible, for tests that sync hundreds of times."""
     if not MEMORY.is_dir() or shutil.disk_usage(MEMORY).free < 256 << 20:
         yield tmp_path
         return

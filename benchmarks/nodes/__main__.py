@@ -1,8 +1,8 @@
 """Emulated nodes on one machine: ``python -m benchmarks.nodes COMMAND`` (root; docs/ranks.md).
 
-Each of 2 to 4 nodes has a network namespace, a link of limited bandwidth to a bridge, a disk of limited throughput with a
-copy of the stores, and limited memory, and runs ``storebench bench SCENARIO --nodes N``. An interrupt removes everything,
-and the next start the leftovers of a kill.
+Each of 2 to 4 nodes has a network namespace, a link of limited bandwidth to a bridge, a disk of limited throughput
+with a copy of the stores, and limited memory, and runs ``storebench bench SCENARIO --nodes N``. An interrupt removes
+everything, and the next start the leftovers of a kill.
 """
 
 import argparse

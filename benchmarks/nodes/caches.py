@@ -1,6 +1,7 @@
 """Check that the page caches of all nodes are prepared and counted: a cold cell fails if one node is not cold.
 
-A process on node 1 maps one of two stores there, so its pages cannot be evicted: the cell that reads it must name node 1.
+A process on node 1 maps one of two stores there, so its pages cannot be evicted: the cell that reads it must name
+node 1.
 """
 
 from pathlib import Path

@@ -1,7 +1,8 @@
 """The process that holds the namespaces of one emulated node, or of the switch between them, while its input is open.
 
-It mounts the image of the node's disk and prints its device (MAJOR:MINOR; "-" for the switch). When it and all processes of
-the node have ended, the kernel unmounts the disk, frees the loop device, and removes the network with its links.
+It mounts the image of the node's disk and prints its device (MAJOR:MINOR; "-" for the switch). When it and all
+processes of the node have ended, the kernel unmounts the disk, frees the loop device, and removes the network with
+its links.
 """
 
 import contextlib

@@ -170,6 +170,6 @@ def wait_until_free(devices: Sequence[str]) -> None:
 
 
 def variables_of(marked_variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a node's processes: torch.distributed uses its own device, and benchmarks can be imported."""
+    """Return the environment of a node's processes: torch's device, and the path of the benchmarks."""
     path = os.pathsep.join(filter(None, (str(_ROOT), marked_variables.get("PYTHONPATH"))))
     return {**marked_variables, "PYTHONPATH": path, "GLOO_SOCKET_IFNAME": INTERFACE}

@@ -1,4 +1,4 @@
-"""Measure the rates of links and disks of emulated nodes under their limits; each command (a function) runs on one node."""
+"""Measure the rates of links and disks of emulated nodes under their limits; each command runs on one node."""
 
 import contextlib
 import itertools

@@ -48,7 +48,8 @@ ENVIRONMENT = {
     "STOREBENCH_RUNS": "folder that new runs are put into; `./runs` otherwise",
     "STOREBENCH_DEBUG": "`1` shows the traceback of every error on standard error",
     "STOREBENCH_SCRATCH": "set by storebench for processes that it starts: by it, those of a killed command are found",
-    "STOREBENCH_STARTER": "set by storebench for the process of a cell, which takes it out again: the process that started it",
+    "STOREBENCH_STARTER": "set by storebench for the process of a cell, "
+    "which takes it out again: the process that started it",
 }
 
 VALUE_WORDS = {int: "N", float: "X", str: "TEXT", Path: "PATH"}

@@ -45,7 +45,8 @@ replicates = 12
 budget = "12 min"
 ```
 
-A key that is not on this page, a value that is not allowed, and a combination that makes no sense are refused with their
+A key that is not on this page, a value that is not allowed, and a combination that makes no sense are refused \
+with their
 place (exit code 2) before anything is built. Scenarios that name a format whose library is not installed run without
 it, and say so.
 """

@@ -16,20 +16,24 @@ from storebench.settings.loop import SETTINGS
 
 _HEAD = f"""# What a result holds
 
-Made from the code by `make docs`. Which files does a run have, and what is each field of a record and each column of its steps? This is
+Made from the code by `make docs`. Which files does a run have, and what is each field of a record \
+and each column of its steps? This is
 schema version {SCHEMA_VERSION}.
 
 | file | what |
 | --- | --- |
-| `run.json` | the run's id, the command that continues it, the resolved scenario, the versions, the folder of the stores |
+| `run.json` | the run's id, the command that continues it, the resolved scenario, the versions, \
+the folder of the stores |
 | `records.jsonl` | one record per line, one per epoch of a replicate |
 | `steps.parquet` | one row per step of every record; while the run goes on, `steps/` has one file per record |
 | `superseded.jsonl` | records that were replaced, which nothing counts |
 | `against.json` | what pairs the run with the other side of `bench --against` |
 | `logs/`, `probes/` | what failed cells printed; the device's rates |
 
-A share goes from 0 to 1. `null` means that something was not measured, or that there is none; never zero. Times are sums over the timed
-steps, those of producers over all workers. Of a job of ranks, samples, bytes and counters are sums over the ranks, and times are means.
+A share goes from 0 to 1. `null` means that something was not measured, or that there is none; never zero. \
+Times are sums over the timed
+steps, those of producers over all workers. Of a job of ranks, samples, bytes and counters \
+are sums over the ranks, and times are means.
 """
 
 _PLAIN = {
@@ -87,7 +91,8 @@ _CELL_MEANINGS = {row.name: row.meaning for row in SETTINGS} | {
     **dict.fromkeys(("size", "limit"), "as in `storebench.datasets.base.DatasetSpec`"),
     "data_seed": "seed of derived and synthetic samples",
     "synthetic": "true where the stand-in was asked for; null takes real files where there are any",
-    "image_size": "side of the square images that every codec serves; null for the default of the dataset and the network",
+    "image_size": "side of the square images that every codec serves; "
+    "null for the default of the dataset and the network",
     "skip_unreadable": "whether unreadable image files are left out; otherwise they are refused",
     "backend": "the backend's full name; `format`, `codec`, `reader`, `reader_options` are its parts",
     "codec_options": "how payloads are decoded where that is not the default, as pairs: `decoder` and `scale`",
@@ -141,7 +146,8 @@ _STEP_TYPES = {"warmup": "bool", "loss": "number", "steps_file": "text", "cell_i
 
 _STEPS_LEAD = """## One row of `steps.parquet`
 
-Each row group holds the steps of one record, so a filter reads only those. `storebench.load_steps` also reads runs that are not finished.
+Each row group holds the steps of one record, so a filter reads only those. \
+`storebench.load_steps` also reads runs that are not finished.
 
 ```python
 import pandas as pd
@@ -154,7 +160,8 @@ steps = pd.read_parquet("results/reference/paper/steps.parquet", filters=mine)
 Counters are those of the process that made the batch, since its previous batch.
 """
 
-_CELL_LEAD = """The settings of the cell. Further fields are keys of [a scenario's matrix](scenarios.md#each-matrix), with the
+_CELL_LEAD = """The settings of the cell. Further fields are keys of \
+[a scenario's matrix](scenarios.md#each-matrix), with the
 same name and meaning:"""
 
 

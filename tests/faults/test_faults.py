@@ -1,7 +1,7 @@
 """Kill commands and fill the disk at chosen file operations: stores and outputs are whole or absent, records stay.
 
-Commands are copies of a process that has imported everything. ``make test-faults`` (FAULTS_ALL=1) plants faults of all kinds
-at many more operations, and keeps the folders of those that broke something.
+Commands are copies of a process that has imported everything. ``make test-faults`` (FAULTS_ALL=1) plants faults of
+all kinds at many more operations, and keeps the folders of those that broke something.
 """
 
 import os

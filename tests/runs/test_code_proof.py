@@ -50,7 +50,8 @@ from storebench.run.scenario import make_scenario
 
 root = Path(sys.argv[1])
 backends = ["memory:python"]
-matrix = {"dataset": "mnist", "synthetic": True, "limit": 64, "compute": "emulated:0.01", "model": "none", "backends": backends}
+matrix = {"dataset": "mnist", "synthetic": True, "limit": 64, "compute": "emulated:0.01", "model": "none"}
+matrix["backends"] = backends
 scenario = make_scenario({"name": "edited", "replicates": 2, "test_limit": 0, "matrix": [matrix]})
 
 

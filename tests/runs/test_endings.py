@@ -1,4 +1,4 @@
-"""Runs that are interrupted or killed, alone or in part, and what they leave; tests/faults ends commands at any write."""
+"""Runs that are interrupted or killed, alone or in part; tests/faults ends commands at any write."""
 
 import contextlib
 import dataclasses
@@ -61,7 +61,7 @@ def is_the_cell(child: psutil.Process, runner: int) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class End:
-    """A signal to the runner of a cell in the middle of a batch, and the processes that cannot hear: they are stopped."""
+    """A signal to the runner of a cell in the middle of a batch, and the processes that are stopped."""
 
     number: signal.Signals
     workers: int = 2

@@ -1,4 +1,4 @@
-"""A round has an order and an augmentation of its own, which all of its cells share; networks start from the seed alone."""
+"""All cells of a round share its order and its augmentation; networks start from the seed alone."""
 
 import json
 from pathlib import Path

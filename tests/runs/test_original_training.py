@@ -1,4 +1,4 @@
-"""Training on image files as they are: the same samples and losses from every container, loader and number of workers."""
+"""Training on image files as they are: the same losses from every container, loader and number of workers."""
 
 import dataclasses
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The payload of an encoded store, in records: the bytes that it has, or the pixels of a reader that decodes by itself."""
+"""The payload of an encoded store, in records: its bytes, or the pixels of a reader that decodes by itself."""
 
 import dataclasses
 import math

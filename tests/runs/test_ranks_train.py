@@ -35,7 +35,7 @@ from tests.support.rank_cells import RankRun, RankWork, assert_sound, ranked_cel
 from tests.support.same_training import assert_same_losses, assert_same_weights
 
 RANKS, BATCH = 3, 11
-"""200 samples of MNIST are 6 steps of 33 and one of 2, and 100 of CIFAR-10 are 3 and one of 1: some ranks have none then."""
+"""MNIST has 6 steps of 33 samples and one of 2, CIFAR-10 has 3 and one of 1: some ranks have none in the last."""
 
 DEFAULT_BACKENDS = ("png", "memory:native", "lmdb")
 """The backends that run without --full; the others train in ranks as in one process (test_same_training.py).

@@ -30,7 +30,7 @@ MATRICES: dict[str, dict[str, Any]] = {
 }
 WORKERS = (0, 2)
 FEW_WORKERS = {"imagenet": (2,)}
-"""Data set -> the numbers of workers that it is trained with; the others, and all with --full, with all of `WORKERS`."""
+"""Data set -> its numbers of workers; the others, and all with --full, are trained with all of `WORKERS`."""
 
 Trained = list[tuple[Record, bytes]]
 

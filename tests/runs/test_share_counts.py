@@ -1,4 +1,4 @@
-"""Honest counts of ranks that read together: what is asked for, what arrives, and time that belongs to the wait for data."""
+"""Counts of ranks that read together: the samples asked for and received, and the time of the wait for data."""
 
 import time
 from collections.abc import Callable

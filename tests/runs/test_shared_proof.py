@@ -1,4 +1,4 @@
-"""What jobs of ranks timed is proven, however their ranks share reading: a fault in the timed pass alone fails the job."""
+"""A fault in the timed pass alone fails a job of ranks, however its ranks share reading."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""What a person sees of a run: one bar on a terminal and lines now and then in a log, then the answer and its matrix."""
+"""The output of a run: one bar on a terminal and lines now and then in a log, then the answer and its matrix."""
 
 import contextlib
 import fcntl

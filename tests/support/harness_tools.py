@@ -144,7 +144,7 @@ def alive(family: Collection[psutil.Process]) -> list[psutil.Process]:
 
 
 def survivors(family: Collection[psutil.Process], within_s: float = 2.0) -> list[psutil.Process]:
-    """Return the processes that still run after a moment: the kernel kills the children of a killed process soon, not at once."""
+    """Return the processes that still run after a moment: the kernel kills children of a killed one later."""
     until = time.monotonic() + within_s
     while (found := alive(family)) and time.monotonic() < until:
         time.sleep(0.02)

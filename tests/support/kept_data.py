@@ -1,8 +1,8 @@
 """The real files of MNIST and CIFAR-10, read once per process: unzipping and digesting them takes most of a second.
 
-Hundreds of commands, cells and ranks of the suite are copies of two kinds of processes, the suite's own and its server of
-commands. Both keep what they have read below the data folder, and their copies find it there. A file that changes is read
-again, as is any other folder, and a fresh interpreter reads the files itself.
+Hundreds of commands, cells and ranks of the suite are copies of two kinds of processes, the suite's own and its
+server of commands. Both keep what they have read below the data folder, and their copies find it there. A file that
+changes is read again, as is any other folder, and a fresh interpreter reads the files itself.
 """
 
 import functools

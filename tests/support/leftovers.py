@@ -1,4 +1,4 @@
-"""What the suite leaves outside of pytest's folders: nothing. Temporary files are checked, those in memory are named for it."""
+"""Checks that the suite leaves no files outside of pytest's folders; those in memory are named for it."""
 
 import contextlib
 import os

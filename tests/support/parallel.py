@@ -43,7 +43,7 @@ LOCKS = pytest.StashKey[tuple[int, int]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """In a process that runs beside others, open the locks (pytest's settings, and their folder), and join the server."""
+    """In a process that runs beside others, open the locks in pytest's folder, and join the server."""
     if hasattr(config, "workerinput") and config.inipath is not None:
         SERVER.join(config.workerinput.get("commands", ""))
         gate, floor = (
@@ -60,7 +60,7 @@ def pytest_configure_node(node: Any) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[Any]:
-    """Run tests side by side, but a quiet one alone; whoever waits holds the gate, so that a quiet one gets its turn."""
+    """Run tests side by side, but a quiet one alone; a waiting test holds the gate, so that quiet ones get a turn."""
     if LOCKS not in item.config.stash:
         return (yield)
     gate, floor = item.config.stash[LOCKS]
@@ -76,7 +76,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[Any]:
 
 
 def in_order_of_scopes(items: list[pytest.Item]) -> None:
-    """Put the longest scopes first, so that none is left over in the end, and a scope's quiet tests beside each other."""
+    """Put the longest scopes first, so that none runs last, and a scope's quiet tests beside each other."""
     order = list(SCOPES)
 
     def position(item: pytest.Item) -> tuple[int, bool]:

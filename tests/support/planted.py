@@ -242,7 +242,7 @@ def portion_of(record: Record, *, share: float = 0.25, slower: float = 1.0, **ch
 
 
 def cold_start(record: Record, **rates: tuple[float, float, float]) -> Record:
-    """Return a record with rates from a cold start: for "at_2" the rate, the resident and the excess share at 2% read."""
+    """Return a record with rates from a cold start: "at_2" is the rate, the resident and the excess share at 2%."""
     cold_rates = tuple(
         ColdRate(
             read_frac=int(name.removeprefix("at_")) / 100,

@@ -1,16 +1,17 @@
 """Hold the training of ranks to that of one process: the same losses and weights, within float32 rounding.
 
 Each float32 operation rounds by up to 2**-24, 6e-8 of its result. Ranks sum the same products as one process, but in
-another order, so sums over a batch differ by a few such roundings, and every step adds to the difference. So do the sums of
-one process whose batches hold the same samples in another order: over 6 steps of LeNet its losses differ by 2e-7 and
-its weights by 2e-6 of the largest of their tensor. `TOLERANCE` is five times that.
+another order, so sums over a batch differ by a few such roundings, and every step adds to the difference. So do the
+sums of one process whose batches hold the same samples in another order: over 6 steps of LeNet its losses differ by
+2e-7 and its weights by 2e-6 of the largest of their tensor. `TOLERANCE` is five times that.
 
-The activations of cifar10_quick are so small that a pooling or a rectifier may compare two inputs that are equal within
-rounding, and choose the other one. In one process with permuted batches, this happened in a quarter of the trials of three
-steps. All gradients before that unit then differ slightly, by up to a tenth in one channel, and later losses by 2e-5. The
-frequency depends on the processor's kernels. So the norms of this network's tensors must agree within a hundredth (differences
-of up to a thousandth were seen), and its losses have a wider tolerance. Its biases start at zero, so for them this is a
-hundredth of the entire change by training. A wrong weight of a rank's part of a batch moves them by more than a tenth.
+The activations of cifar10_quick are so small that a pooling or a rectifier may compare two inputs that are equal
+within rounding, and choose the other one. In one process with permuted batches, this happened in a quarter of the
+trials of three steps. All gradients before that unit then differ slightly, by up to a tenth in one channel, and later
+losses by 2e-5. The frequency depends on the processor's kernels. So the norms of this network's tensors must agree
+within a hundredth (differences of up to a thousandth were seen), and its losses have a wider tolerance. Its biases
+start at zero, so for them this is a hundredth of the entire change by training. A wrong weight of a rank's part of a
+batch moves them by more than a tenth.
 """
 
 from collections.abc import Mapping

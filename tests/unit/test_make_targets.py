@@ -1,4 +1,4 @@
-"""What a failed replicate and other errors of ``storebench bench`` mean for the targets of make that report afterwards."""
+"""The effect of errors of ``storebench bench`` on the targets of make that report afterwards."""
 
 import subprocess
 from pathlib import Path

@@ -68,7 +68,7 @@ def copying(node: Node, *arguments: str) -> list[str]:
 def records(
     cluster: Cluster, scenario: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, dict[str, Record]]:
-    """Run both cells while node 1 holds the pages of one store; return the run's folder and the record of each backend."""
+    """Run both cells while node 1 holds the pages of one store; return the run's folder and each backend's record."""
     folder = tmp_path_factory.mktemp("run")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Node, "python", copying)

@@ -1,4 +1,4 @@
-"""The verdict on each cell: who lacks it, whether both did the same work, its counters, and the times of paired rounds."""
+"""The verdict on each cell: lacking sides, equal work, its counters, and the times of paired rounds."""
 
 import dataclasses
 import math

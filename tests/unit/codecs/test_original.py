@@ -155,9 +155,13 @@ def test_a_reduced_scale_gives_nearly_the_same_image() -> None:
         ("original", "original", ()),
         ("files+original:pillow:threads", "original:threads", ()),
         ("lmdb+original?scale=dct", "lmdb+original?scale=dct", (("scale", "dct"),)),
-        ("lmdb+original:direct?scale=dct,window_mib=8", "lmdb+original:direct?window_mib=8,scale=dct", (("scale", "dct"),)),
+        (
+            "lmdb+original:direct?scale=dct,window_mib=8",
+            "lmdb+original:direct?window_mib=8,scale=dct",
+            (("scale", "dct"),),
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_backend_says_how_its_files_are_decoded(text: str, name: str, options: object) -> None:
     backend = parse_backend(text)
     assert (backend.name, backend.codec, backend.codec_options) == (name, "original", options)

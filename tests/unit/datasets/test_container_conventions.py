@@ -1,4 +1,4 @@
-"""What a container's library and its users take a sample for: planes, axes, labels that are none, files beside the data."""
+"""Conventions of a container's library and its users: planes, axes, missing labels, files beside the data."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -103,7 +103,9 @@ AXES: dict[str, tuple[np.ndarray, np.ndarray, dict[str, Any], str]] = {
     "both, last axis first": (THIN, THIN, {"classes": N}, "X taken as N x H x W x C"),
     "grey": (RAW[..., 0], RAW[..., :1], {"classes": N.reshape(5, 1)}, ""),
     "a single image": (RAW[0], RAW[:1], {"classes": [0]}, ""),
-    "MATLAB": (RAW.transpose(0, 3, 2, 1), RAW, {"classes": N.reshape(5, 1), "matlab": MATLAB}, "MATLAB's H x W x C x N"),
+    "MATLAB": (
+        RAW.transpose(0, 3, 2, 1), RAW, {"classes": N.reshape(5, 1), "matlab": MATLAB}, "MATLAB's H x W x C x N"
+    ),
     "MATLAB, grey": (RAW[..., 0].transpose(0, 2, 1), RAW[..., :1], {"matlab": MATLAB}, "MATLAB's H x W x N"),
 }  # fmt: skip
 

@@ -49,7 +49,7 @@ def labels(dataset: Dataset) -> list[int]:
     return [dataset.sample(index)[1] for index in range(len(dataset))]
 
 
-# Layout: the classes and labels of the train split, the labels of the test split (None without one), clauses of the note.
+# Layout: classes and labels of the train split, labels of the test split (None without one), clauses of the note.
 LAYOUTS: dict[str, tuple[str, str, list[int], list[int] | None, str]] = {
     "classes": ("zebra/1.jpg ant/a.JPG ant/deeper/b.jpg ant/n.txt", "ant zebra", [0, 0, 1], None, ""),
     "flat": ("1.jpg 2.jpg notes.txt", "images", [0, 0], None, "one class only, so every label is 0"),

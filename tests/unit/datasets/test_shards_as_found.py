@@ -1,4 +1,4 @@
-"""Containers as people have them: links, several archives in one file, empty shards, patterns, and files beside them."""
+"""Containers in practice: links, several archives in one file, empty shards, patterns, and files beside them."""
 
 import gzip
 import io

@@ -1,4 +1,4 @@
-"""The files of a tar archive: every layout that tar writes, and no archive that is cut, damaged or lies about a size."""
+"""The files of a tar archive: every layout that tar writes; cut and damaged archives are refused."""
 
 import io
 import tarfile

@@ -32,7 +32,10 @@ def test_what_was_not_done_is_in_no_method() -> None:
         (
             "cold",
             1234,
-            "12.3% of the store was resident, cold allows 1%; likely cause: another process reads, writes or maps these files",
+            (
+                "12.3% of the store was resident, cold allows 1%; "
+                "likely cause: another process reads, writes or maps these files"
+            ),
         ),
         ("any", 1234, "no cache state was requested"),
         ("cold", None, "resident pages cannot be counted: no kernel"),

@@ -195,7 +195,7 @@ FILLING = [(0, 0.0), (20, 0.2), (25, 0.3), (34, 0.44), (35, 0.46), (50, 0.48), (
         ([(0, 0.0), (50, 0.12), (100, 0.24)], {}, "still filling"),
         ([(0, 0.2), (30, 0.48), (100, 0.47)], {"epoch": 1, "warmup_steps": 6}, (6, 4)),
         ([(0, 0.2), (30, 0.2), (80, 0.48), (100, 0.47)], {"epoch": 1, "warmup_steps": 6}, "still filling"),
-        # Of samples from before the epoch only the last counts: the record keeps no others, and validation has only those.
+        # Of samples from before the epoch only the last counts: the record keeps no others.
         ([(-20, 0.48), (-1, 0.1), (50, 0.3), (100, 0.47)], {"epoch": 1}, "still filling"),
         # Without a full cache a tenth of the steps is left out.
         ([(0, 0.0), (50, 0.02), (90, 0.03), (100, 0.03)], {}, (1, 9)),
@@ -234,7 +234,7 @@ def test_what_was_read_before_the_cache_filled_has_no_rate(ahead_ms: int, steps:
 
 
 def reading_ahead(steps: int = 20, *, ahead: int = 2) -> StepTable:
-    """Return steps whose reader waits for `ahead` more batches in the first, and has nothing to wait for in the last ones."""
+    """Return steps whose reader waits for `ahead` more batches in the first one, and for none in the last ones."""
     found = table(steps, samples=5)
     found["data_wait_ns"][0] += 10 * ahead * MS
     found["data_wait_ns"][steps - ahead :] = 0

@@ -1,4 +1,4 @@
-"""The page in a real browser, on a phone and on a desk: no script error, nothing wider than the screen, no lost image."""
+"""The page in a real browser, narrow and wide: no script error, nothing wider than the screen, no lost image."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What a plan knows of samples before they are converted: their bytes as the codec stores them, and the time they take."""
+"""The estimates of a plan before conversion: the bytes of samples as the codec stores them, and the time they take."""
 
 from pathlib import Path
 from statistics import mean

@@ -1,4 +1,4 @@
-"""Whatever happens while a store is replaced, the old or the new one is whole under its name, and nothing lies beside it."""
+"""When replacing a store fails, the old or the new one is whole under its name, and no file is left beside it."""
 
 import errno
 import os

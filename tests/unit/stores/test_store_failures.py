@@ -117,7 +117,7 @@ def test_a_read_only_folder_is_refused(cli: Cli, tmp_path: Path) -> None:
 
 
 SIZE = 3000
-"""Samples whose conversion takes a second or two, long enough to be met in the middle of it, in more parts than encoders."""
+"""Samples whose conversion takes a second or two, in more parts than encoders, so that it can be interrupted."""
 
 SLOW = ("convert", "png", *MNIST, "--size", str(SIZE), "--processes", "2")
 

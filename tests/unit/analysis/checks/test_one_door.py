@@ -1,4 +1,4 @@
-"""Damaged or wrong records are refused by every verb and by the functions of notebooks, and marked where they are allowed."""
+"""Every verb and the functions of notebooks refuse damaged or wrong records, and mark them where they are allowed."""
 
 import dataclasses
 import json
