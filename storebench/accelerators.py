@@ -56,12 +56,14 @@ _TENSORFLOW = Publication(
 _NVIDIA = Publication(
     title="NVIDIA DeepLearningExamples, ResNet50 v1.5 for PyTorch",
     date="2021",
-    url="https://github.com/NVIDIA/DeepLearningExamples/blob/master/PyTorch/Classification/ConvNets/resnet50v1.5/README.md",
+    url="https://github.com/NVIDIA/DeepLearningExamples/blob/master/"
+    "PyTorch/Classification/ConvNets/resnet50v1.5/README.md",
 )
 _TIMM = Publication(
     title="timm, training benchmark of an RTX 3090",
     date="2022",
-    url="https://github.com/huggingface/pytorch-image-models/blob/main/results/benchmark-train-amp-nhwc-pt112-cu113-rtx3090.csv",
+    url="https://github.com/huggingface/pytorch-image-models/blob/main/results/"
+    "benchmark-train-amp-nhwc-pt112-cu113-rtx3090.csv",
 )
 
 _VIT = Publication(
@@ -84,6 +86,7 @@ def _lambda(date: str) -> Publication:
     )
 
 
+# Every profile, the oldest device first; of one device, the one that its name alone means first.
 ACCELERATORS: tuple[Accelerator, ...] = (
     Accelerator("k40", "caffenet", "K40", "CaffeNet", "FP32, cuDNN", 267.0, _CAFFE),
     Accelerator("k40", "caffenet-plain", "K40", "CaffeNet", "FP32, without cuDNN", 193.0, _CAFFE),
@@ -110,14 +113,13 @@ ACCELERATORS: tuple[Accelerator, ...] = (
     ),
     Accelerator("l40s", "resnet50", "L40S", "ResNet-50", "mixed precision, one of four", 2184.0, _MLPERF),
 )
-"""Every profile, the oldest device first; of one device, the one that its name alone means first."""
 
 _NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
 _MOST_RATE = 1e9
 _LONGEST = 40
 _COUNT = re.compile(r"[^=]+:(-?[0-9.]+)(=|$)")
+# What may stand in a device's name, or be missing: makers, memory, sockets, spaces and hyphens.
 _UNSAID = re.compile(r"nvidia|amd|geforce|tesla|instinct|sxm[0-9]?|[0-9]+ ?gb|hbm3|[^a-z0-9]")
-"""What may stand in a device's name, or be missing: makers, memory, sockets, spaces and hyphens."""
 
 
 def find_accelerator(text: str) -> Accelerator:

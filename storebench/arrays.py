@@ -3,23 +3,23 @@
 import numpy as np
 import numpy.typing as npt
 
+# Pixels of one image or of several, uint8 [..., H, W, C], C order.
 Pixels = npt.NDArray[np.uint8]
-"""Pixels of one image or of several, uint8 [..., H, W, C], C order."""
 
+# Bytes of any content, uint8 [n].
 Bytes = npt.NDArray[np.uint8]
-"""Bytes of any content, uint8 [n]."""
 
+# Sample indices, int64 [n], each in range(count), in the order in which samples are asked for.
 Indices = npt.NDArray[np.int64]
-"""Sample indices, int64 [n], each in range(count), in the order in which samples are asked for."""
 
+# Integers of any meaning, int64.
 Integers = npt.NDArray[np.int64]
-"""Integers of any meaning, int64."""
 
+# Figures of any unit, float64.
 Floats = npt.NDArray[np.float64]
-"""Figures of any unit, float64."""
 
+# (H, W, C) of a decoded image.
 ImageShape = tuple[int, int, int]
-"""(H, W, C) of a decoded image."""
 
+# Width and height of an image file, in pixels.
 ImageSize = tuple[int, int]
-"""Width and height of an image file, in pixels."""

@@ -10,8 +10,8 @@ from storebench.arrays import Pixels
 
 DIGEST_BYTES = 16
 
+# Sample digests, uint8 [N, 16], row i for sample i.
 DigestTable = npt.NDArray[np.uint8]
-"""Sample digests, uint8 [N, 16], row i for sample i."""
 
 
 def sample_digest(pixels: Pixels, label: int) -> bytes:

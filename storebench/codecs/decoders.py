@@ -143,7 +143,13 @@ class SimpleJpegDecoder(_ArrayDecoder):
     kinds = frozenset({JPEG})
     library = "simplejpeg"
 
-    def array(self, payload: Payload, mode: str, size: ImageSize, least: ImageSize | None) -> DecodedImage:  # noqa: ARG002
+    def array(
+        self,
+        payload: Payload,
+        mode: str,
+        size: ImageSize,  # noqa: ARG002
+        least: ImageSize | None,
+    ) -> DecodedImage:
         """Decode by TurboJPEG with accurate DCT and smooth upsampling, as Pillow does."""
         import simplejpeg
 
@@ -196,12 +202,12 @@ DEFAULT_DECODER = PillowDecoder.name
 
 
 def is_installed(decoder: type[Decoder]) -> bool:
-    """Tell whether the library of a decoder can be imported."""
+    """Whether the library of a decoder can be imported."""
     return not decoder.library or has_library(decoder.library)
 
 
 def has_library(name: str) -> bool:
-    """Tell whether a library is installed; a folder of that name from which Python could import is none."""
+    """Whether a library is installed; a folder of that name from which Python could import is none."""
     spec = importlib.util.find_spec(name)
     return spec is not None and spec.origin is not None
 

@@ -17,8 +17,8 @@ from storebench.errors import CorruptDataError
 AREA_FRAC = (0.08, 1.0)
 RATIO = (3 / 4, 4 / 3)
 ATTEMPTS = 10
+# Random numbers that one view may need: four per attempt, and one for mirroring.
 DRAWS = 4 * ATTEMPTS + 1
-"""Random numbers that one view may need: four per attempt, and one for mirroring."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,8 +32,8 @@ class View:
     mirrored: bool = False
 
 
+# Return the view of an image, given its width and height.
 Choose = Callable[[int, int], View]
-"""Return the view of an image, given its width and height."""
 
 
 def centre_view(width: int, height: int, out_height: int, out_width: int) -> View:

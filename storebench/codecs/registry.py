@@ -87,7 +87,7 @@ def decoding_of(codec: str, options: Pairs) -> Decoding:
 
 
 def has_decoders(codec: str) -> bool:
-    """Tell whether a codec has several decoders to choose from."""
+    """Whether a codec has several decoders to choose from."""
     return codec in _COMPRESSED or codec == OriginalCodec.name
 
 
@@ -117,5 +117,5 @@ def get_codec(name: str) -> Codec:
 
 
 def any_size(name: str) -> bool:
-    """Tell whether a codec's payloads are images of any size, which are cut and resized when they are read."""
+    """Whether a codec's payloads are images of any size, which are cut and resized when they are read."""
     return name.partition(":")[0].partition("?")[0] == OriginalCodec.name

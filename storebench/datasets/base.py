@@ -21,13 +21,13 @@ from storebench.settings.words import Split
 FOLDER_PREFIX = "folder:"
 LIST_PREFIX = "list:"
 CONTAINER_PREFIX, HF_PREFIX = "container:", "hf:"
+# What begins the name of a dataset that is named by its path.
 PATH_PREFIXES = (FOLDER_PREFIX, LIST_PREFIX, CONTAINER_PREFIX, HF_PREFIX)
-"""What begins the name of a dataset that is named by its path."""
 
 MOST_SAMPLES = 10**9  # largest size or limit: the digests alone of this many samples take 16 GB
 
+# Smallest and largest side of images that may be asked for, in pixels.
 LEAST_IMAGE_SIZE, MOST_IMAGE_SIZE = 8, 4096
-"""Smallest and largest side of images that may be asked for, in pixels."""
 
 Image = npt.NDArray[np.uint8]  # one decoded image, uint8 [H, W, C], C order; C is 1 or 3 (RGB)
 

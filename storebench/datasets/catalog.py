@@ -71,8 +71,8 @@ _ENTRIES = {
     ),
 }
 
+# The names of the known datasets; ``folder:PATH`` and the like are valid as well.
 DATASETS = tuple(_ENTRIES)
-"""The names of the known datasets; ``folder:PATH`` and the like are valid as well."""
 
 KNOWN = (
     *DATASETS,
@@ -84,7 +84,7 @@ KNOWN = (
 
 
 def known_dataset(name: str) -> bool:
-    """Return whether `name` is a known dataset, a folder, a list or a container."""
+    """Whether `name` is a known dataset, a folder, a list or a container."""
     return name in _ENTRIES or name.startswith(PATH_PREFIXES)
 
 
@@ -94,7 +94,7 @@ def data_root() -> Path:
 
 
 def search_roots(root: Path | None = None) -> list[Path]:
-    """Return the folders to search, in order: `root` alone, or the data folder and then ./data, where fetch puts files."""
+    """Return the folders to search, in order: `root` alone, or the data folder and then ./data."""
     first = root if root is not None else data_root()
     return [first] if root is not None or first == DEFAULT_ROOT else [first, DEFAULT_ROOT]
 
@@ -153,7 +153,7 @@ def unknown_dataset(name: str) -> UnknownNameError:
 
 
 def any_image_size(name: str) -> bool:
-    """Return whether a dataset has image files, which are resized to the size that is asked for."""
+    """Whether a dataset has image files, which are resized to the size that is asked for."""
     return name not in _ENTRIES or _ENTRIES[name].image_files
 
 

@@ -28,8 +28,8 @@ _BATCHES = {Split.TRAIN: tuple(f"data_batch_{number}" for number in range(1, 6))
 _FETCH_HINT = "Delete it and fetch the data again: storebench data fetch cifar10."
 _damaged = functools.partial(CorruptDataError, hint=_FETCH_HINT)
 
+# Planar images, uint8 [n, 3, 32, 32], and labels, int64 [n].
 Records = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]
-"""Planar images, uint8 [n, 3, 32, 32], and labels, int64 [n]."""
 
 
 def parse_binary(raw: bytes, where: str) -> Records:
@@ -77,7 +77,7 @@ class LayoutSource:
         return [batch + _LAYOUTS[self.layout][1] for batch in _BATCHES[split]]
 
     def batches(self, split: Split) -> int:
-        """Return how many batches of a split are here; an archive has all."""
+        """Return the number of batches of a split that are here; an archive has all."""
         names = self.names(split)
         return len(names) if self.path.is_file() else sum((self.path / name).is_file() for name in names)
 

@@ -16,8 +16,8 @@ from storebench.datasets.sources import check_index, fingerprint
 CACHE_BYTES = 96 << 20  # decoded originals that one process caches: 512 of 256 x 256 x 3
 
 
+# Returns the provenance of chosen samples, given that of the source and how further samples are made.
 Note = Callable[[Provenance, str], Provenance]
-"""Return the provenance of chosen samples, given that of the source and how further samples are made."""
 
 
 class ChosenSamples(Dataset):
@@ -124,7 +124,7 @@ def select(source: Dataset, spec: DatasetSpec, *, by_class: bool) -> Dataset:
 
 
 def _subset(source: Dataset, count: int, *, strided: bool) -> Dataset:
-    """Return the first samples, or one at random of each of so many equal parts."""
+    """Return the first `count` samples, or one at random from each of `count` equal parts."""
     ends, random = [at * len(source) // count for at in range(count + 1)], Random(count)
     spread = [random.randrange(*part) for part in itertools.pairwise(ends)] if strided else range(count)
     return ChosenSamples(source, spread, (count, "one of each part" if strided else "first"))

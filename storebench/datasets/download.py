@@ -78,7 +78,8 @@ def fetch_file(remote: RemoteFile, folder: Path, progress: Progress = silent) ->
                 host = urllib.parse.urlsplit(url).netloc
                 try:
                     # The addresses are those of the lists above.
-                    request = urllib.request.Request(url, headers={"User-Agent": f"storebench/{__version__}"})  # noqa: S310
+                    agent = {"User-Agent": f"storebench/{__version__}"}
+                    request = urllib.request.Request(url, headers=agent)  # noqa: S310
                     with (
                         urllib.request.urlopen(request, timeout=TIMEOUT_S) as response,  # noqa: S310
                         open_whole(path) as file,

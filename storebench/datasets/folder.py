@@ -34,7 +34,7 @@ SYSTEM_FOLDERS = (
 
 
 def is_left_out(path: str) -> bool:
-    """Return whether a part of a path is hidden, or the name of a folder that a system makes."""
+    """Whether a part of a path is hidden, or the name of a folder that a system makes."""
     parts = (part for part in path.split("/") if part not in ("", ".", ".."))
     return any(part.startswith(".") or part.lower() in SYSTEM_FOLDERS for part in parts)
 
@@ -118,7 +118,7 @@ class ClassFolders:
 
 
 def _is_image(entry: os.DirEntry[str]) -> bool:
-    """Return whether a file's name has the ending of an image, or an unusual one while its content begins as an image does."""
+    """Whether a file's name ends as an image's, or has an unusual ending while its content begins as an image's."""
     name = entry.name.lower()
     if name.endswith((*EXTENSIONS, *OTHER_IMAGES, *NO_IMAGES, *COPIES)):
         return name.endswith(EXTENSIONS)
@@ -186,7 +186,7 @@ def split_of(name: str) -> Split | None:
 
 
 def are_both(names: Iterable[str]) -> bool:
-    """Return whether some names are those of a train split and others those of a test split."""
+    """Whether some names are those of a train split and others those of a test split."""
     return {Split.TRAIN, Split.TEST} <= {split_of(name) for name in names}
 
 
@@ -197,13 +197,13 @@ def like_split(name: str) -> str:
 
 
 def mixes_splits(names: Iterable[str]) -> bool:
-    """Return whether some names are like that of a train split, and others like that of another one."""
+    """Whether some names are like that of a train split, and others like that of another one."""
     splits = {split_of(word) for word in map(like_split, names) if word}
     return Split.TRAIN in splits and len(splits) > 1
 
 
 def has_class_folders(root: Path, seen: ScanSnapshot | None = None) -> bool:
-    """Return whether `root` holds a folder that contains an image."""
+    """Whether `root` holds a folder that contains an image."""
     if not root.is_dir():
         return False
     folders = ClassFolders(root, seen)
@@ -237,7 +237,7 @@ ONE_CLASS = "images"  # name of the only class of images that are in no class fo
 def open_folder(
     path: Path, split: Split, image_size: int | None = None, listings: Listings | None = None
 ) -> Dataset:
-    """Open ``folder:PATH``: its train and val folders (see `find_splits`) if it has them, else PATH as the train split."""
+    """Open ``folder:PATH``: its train and val folders (see `find_splits`), else PATH as the train split."""
     if listings is not None and path.is_dir():
         listings.refuse_within(path)
     files = found_files(path, ("folder", split), partial(_scan_split, path, split), listings)
@@ -362,7 +362,8 @@ def _images_by_class(root: Path, seen: ScanSnapshot) -> dict[str, list[str]]:
         raise DataNotFoundError(
             f"{what} in it",
             where=root,
-            hint=f"Put {', '.join(images.EXTENSIONS[:3])} ... files there, in one folder per class if they have classes, "
+            hint=f"Put {', '.join(images.EXTENSIONS[:3])} ... files there, "
+            "in one folder per class if they have classes, "
             f"or name other files by a pattern: '{root}/*.tar'.",
         )
     return by_class

@@ -47,7 +47,7 @@ def be_strict() -> None:
 
 
 def reason_of(error: Exception) -> str:
-    """Return why Pillow does not decode a file, as a clause."""
+    """Return the reason why Pillow does not decode a file, as a clause."""
     if isinstance(error, UnidentifiedImageError):  # its own message is about a Python object
         return f"damaged, or none of {', '.join(PILLOW_FORMATS)}"
     return str(error) or type(error).__name__
@@ -72,7 +72,7 @@ def open_image(source: bytes | IO[bytes], formats: tuple[str, ...] = PILLOW_FORM
 
 
 def is_deep(image: PilImage.Image) -> bool:
-    """Return whether an image that was opened, and not loaded yet, has 16 bits per channel."""
+    """Whether an image that was opened, and not loaded yet, has 16 bits per channel."""
     kinds = set(getattr(image, "tag_v2", {}).get(_SAMPLE_FORMAT, _UNSIGNED))
     wide = image.mode == "F" or (image.mode == "I" and image.format not in ("PNG", "PPM"))
     if wide or kinds - _UNSIGNED:
@@ -332,7 +332,7 @@ def _figure(factor: float) -> str:
 
 
 def served_note(own: tuple[int, int], side: int | None) -> str:
-    """Return the clause of `change_note` for image files that are resized when they are read; "" if nothing is known."""
+    """Return the clause of `change_note` for image files that are resized when they are read, or ""."""
     if side is None or not 0 < max(own) < SIDE:
         return ""
     return change_note(((own[1], own[0]),), square(side))

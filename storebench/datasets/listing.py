@@ -45,8 +45,8 @@ class ScanSnapshot:
             self.rows[name] = status_row(name) if status is None else row_of(status)
 
 
+# Scan files, tell which folders were looked into, and return the files.
 Scan = Callable[[ScanSnapshot], FoundFiles]
-"""Scan files, tell which folders were looked into, and return the files."""
 
 
 class Listings:
@@ -98,7 +98,7 @@ class Listings:
 
 @functools.cache
 def listings_in(stores: Path) -> Listings:
-    """Return the listings in a folder of stores: the same for all parts of a process, so that each scan is done once."""
+    """Return the listings in a folder of stores: shared within a process, so that each scan is done once."""
     return Listings(stores)
 
 

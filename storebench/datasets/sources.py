@@ -22,8 +22,8 @@ import numpy.typing as npt
 from storebench.errors import CorruptDataError, DataNotFoundError
 from storebench.system.reading import open_regular, read_small_file
 
+# Sources up to this size are fingerprinted by content, larger ones by name, size and time.
 WHOLE_CONTENT_BYTES = 64 << 20
-"""Sources up to this size are fingerprinted by content, larger ones by name, size and time."""
 
 MOST_FILE_BYTES = 256 << 20  # most bytes of a source file that is read whole; CIFAR-10's batches have 31 MB
 

@@ -20,8 +20,8 @@ from storebench.formats.options import Options
 from storebench.formats.windows import Batch, Windows, out_of_range, require_fit
 from storebench.record.manifest import Manifest
 
+# Several samples: a slice, a list (or range, or tuple) of integers, or an integer array [n].
 Several = slice | Sequence[int] | npt.NDArray[np.integer[Any]]
-"""Several samples: a slice, a list (or range, or tuple) of integers, or an integer array [n]."""
 
 
 class SampleSequence(ABC):
@@ -109,11 +109,11 @@ BUFFER_NOTE, DISPLACEMENT_NOTE, NEIGHBOURS_NOTE = "shuffle buffer", "displacemen
 """Notes of a reader with the trait `native_order`: the samples of its buffer, the mean displacement of a sample over
 that of a uniform shuffle, and the share of neighbours that stay neighbours."""
 
+# Requests to an object store, int64 [n, 3]: begin and end in nanoseconds of ``time.perf_counter_ns``, and bytes.
 RequestTable = npt.NDArray[np.int64]
-"""Requests to an object store, int64 [n, 3]: begin and end in nanoseconds of ``time.perf_counter_ns``, and bytes."""
 
+# What decides the order of one epoch; each of its further passes has a last number of one more.
 Seed = tuple[int, ...]
-"""What decides the order of one epoch; each of its further passes has a last number of one more."""
 
 
 class Fetched(NamedTuple):
@@ -189,7 +189,7 @@ class Reader(SampleSequence):
 
     @classmethod
     def looks_ahead(cls) -> bool:
-        """Tell whether this reader uses a plan."""
+        """Whether this reader uses a plan."""
         return cls._plan is not Reader._plan
 
     @final
@@ -344,7 +344,7 @@ class Reader(SampleSequence):
 
 @functools.cache
 def _overrides_windows(kind: type[Reader]) -> bool:
-    """Tell whether `_fetch_windows` is overridden where `_fetch_into` is, or in a class derived from that.
+    """Whether `_fetch_windows` is overridden where `_fetch_into` is, or in a class derived from that.
 
     A subclass that overrides `_fetch_into` alone serves none, because its images may be others than its parent's.
     """

@@ -18,8 +18,8 @@ from storebench.settings.backend import STREAM, Backend
 
 ENTRY_POINT_GROUP = "storebench.formats"
 
+# The storage ways of Lim, Young and Patton (2016), in the paper's order.
 PAPER_BACKENDS = ("png", "hdf5", "memory:python", "memory:native", "leveldb", "lmdb")
-"""The storage ways of Lim, Young and Patton (2016), in the paper's order."""
 
 ALIASES = {"png": "files+png", "jpeg": "files+jpeg", "original": "files+original"}
 
@@ -61,6 +61,7 @@ def _peer(target: str, *libraries: str) -> FormatEntry:
     )
 
 
+# Formats of other projects; nothing imports their libraries before they are used.
 PEERS: dict[str, FormatEntry] = {
     "npy": _peer("npy:NpyFormat", "numpy"),
     "sqlite": _peer("sqlite:SqliteFormat", "sqlite3"),
@@ -76,15 +77,14 @@ PEERS: dict[str, FormatEntry] = {
     "rocksdb": _peer("rocksdb:RocksDbFormat", "rocksdict"),
     "zarr": _peer("zarr:ZarrFormat", "zarr", "tensorstore"),
 }
-"""Formats of other projects; nothing imports their libraries before they are used."""
 
 BUILTIN |= PEERS
 
+# Backends that store nothing, so that nobody can choose them as a format.
 REFERENCES: dict[str, FormatEntry] = {
     "null": FormatEntry(target="storebench.formats.memory.format:NullFormat"),
     "container": _peer("container:ContainerFormat", "pyarrow"),
 }
-"""Backends that store nothing, so that nobody can choose them as a format."""
 
 
 def store_name_of(backend: Backend) -> str:
@@ -112,7 +112,7 @@ def format_names() -> list[str]:
 
 
 def is_installed(name: str) -> bool:
-    """Tell whether a format can be used; nothing of a peer's library is imported."""
+    """Whether a format can be used; nothing of a peer's library is imported."""
     try:
         get_format(name)
     except MissingDependencyError:

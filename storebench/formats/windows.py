@@ -10,8 +10,8 @@ import numpy.typing as npt
 from storebench.arrays import ImageShape, Indices
 from storebench.system.kernel import load_kernel
 
+# Pixels of several images, uint8 [n, H, W, C], C order, owned by the caller.
 Batch = npt.NDArray[np.uint8]
-"""Pixels of several images, uint8 [n, H, W, C], C order, owned by the caller."""
 
 
 def out_of_range(count: int) -> IndexError:

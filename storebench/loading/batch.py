@@ -16,12 +16,12 @@ from storebench.probes.batch_io import BatchIo
 from storebench.settings.backend import Backend
 from storebench.settings.words import Fill
 
+# The worker number of batches that the loop's own process made.
 LOOP_WORKER = -1
-"""The worker number of batches that the loop's own process made."""
 
 
+# Give a uint8 tensor of a shape, in memory that the loader chose (fresh, shared, pinned or reused).
 Allocate = Callable[[tuple[int, ...]], torch.Tensor]
-"""Give a uint8 tensor of a shape, in memory that the loader chose (fresh, shared, pinned or reused)."""
 
 
 class Prepare(Protocol):

@@ -22,8 +22,8 @@ _MMAP.restype = ctypes.c_void_p
 _MMAP.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
 _FAILED = ctypes.c_void_p(-1).value
 
+# Memory of this many batches is kept for the next ones; more is given back to the system.
 KEPT = 4
-"""Memory of so many batches is kept for the next ones; more is given back to the system."""
 
 _ALIGNED = 64
 

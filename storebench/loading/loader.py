@@ -39,15 +39,15 @@ from storebench.system.processes import signal_name
 from storebench.system.scratch import SEGMENTS, remove_segments_of
 from storebench.units import format_bytes
 
+# Loader name -> "module:Class".
 LOADERS: dict[str, str] = {
     LoaderKind.PROCESSES: "storebench.loading.loader:ProcessLoader",
     LoaderKind.THREADS: "storebench.loading.threads:ThreadLoader",
     LoaderKind.RING: "storebench.loading.ring:RingLoader",
 }
-"""Loader name -> "module:Class"."""
 
+# Seconds that a worker may take to end before it is killed.
 GRACE_S = 10.0
-"""Seconds that a worker may take to end before it is killed."""
 
 
 class Loader(ABC):
@@ -340,11 +340,11 @@ def worker_death(process: BaseProcess) -> CellFailedError:
     return CellFailedError(f"the loader's worker process {process.pid} {how}", hint=hint)
 
 
+# The thread looks this often whether it is to end.
 POLL_S = 0.1
-"""The thread looks this often whether it is to end."""
 
+# Note of the readers whose batches a thread received.
 RECEIVED = {"received_by": "thread"}
-"""Note of the readers whose batches a thread received."""
 
 
 class ReceivingLoader(ProcessLoader):

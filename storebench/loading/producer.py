@@ -57,11 +57,11 @@ class ProcessSettings(dict[str, Any]):
                 )
 
 
+# Ready batches of one producer, if they fit into `READY_BYTES`.
 READY_BATCHES = 8
-"""Ready batches of one producer, if they fit into `READY_BYTES`."""
 
+# Memory for one producer's ready batches. Two are made in any case, so that consecutive batches differ.
 READY_BYTES = 64 << 20
-"""Memory for one producer's ready batches. Two are made in any case, so that consecutive batches differ."""
 
 
 class ReadyBatches:

@@ -21,11 +21,11 @@ from storebench.record.manifest import Manifest
 from storebench.record.schema import KEPT_AT_LEAST, KEPT_BYTES, Coverage
 from storebench.settings.backend import Backend
 
+# Samples that are drawn of an epoch: a fault in 5% of its samples is missed in one epoch of 700.
 KEPT_SAMPLES = 128
-"""Samples that are drawn of an epoch: a fault in 5% of its samples is missed in one epoch of 700."""
 
+# Beyond `KEPT_AT_LEAST` samples, pauses take at most this share of the epoch so far: workers continue meanwhile.
 PAUSED_FRAC = 0.005
-"""Beyond `KEPT_AT_LEAST` samples, pauses take at most this share of the epoch so far: workers continue meanwhile."""
 
 _RANDOM = random.SystemRandom()  # has no state that could be read
 
@@ -181,7 +181,7 @@ class Truth:
         )
 
     def _late(self, reader: Reader, kept: Kept, rows: Indices, epoch: int) -> list[int]:
-        """Return those of the right `rows` that are not yet right when fetching their windows returns."""
+        """Return the `rows`, all right, whose windows are not yet right when fetching them returns."""
         no_windows = self.augment.identity or self.augment.resized is not None
         if no_windows or not len(rows) or not reader.serves_windows:
             return []

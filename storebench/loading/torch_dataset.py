@@ -23,8 +23,8 @@ from storebench.record.manifest import Manifest
 
 Transform = Callable[[Any], Any]
 
+# Readers and loaders of a parent process, kept: destroying one here could affect files that the parent still uses.
 OPENED_BEFORE_A_FORK: list[object] = []
-"""Readers and loaders of a parent process, kept: destroying one here could affect files that the parent still uses."""
 
 
 def _new(shape: tuple[int, ...]) -> torch.Tensor:

@@ -25,8 +25,8 @@ from storebench.loading.threads import ThreadLoader
 from storebench.loading.torch_dataset import OPENED_BEFORE_A_FORK, StoreDataset
 from storebench.loading.worker_queues import LaneLoader
 
+# Batches per worker that are drawn from the sampler at once; a sampler may be endless.
 _PLANNED = 1_000
-"""Batches per worker that are drawn from the sampler at once; a sampler may be endless."""
 
 _KINDS: dict[str, type[LaneLoader]] = {"ring": RingLoader, "threads": ThreadLoader}
 

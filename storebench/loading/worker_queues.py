@@ -14,8 +14,8 @@ from storebench.loading.loader import Loader, batch_memory, requests_of
 from storebench.loading.producer import Producer, lasting_memory
 from storebench.system.interrupts import Held
 
+# Batches that a lane has memory for: one with the loop, one ready, one being filled.
 SLOTS = 3
-"""Batches that a lane has memory for: one with the loop, one ready, one being filled."""
 
 
 class Ask(enum.Enum):

@@ -6,8 +6,8 @@ import threading
 from typing import NamedTuple
 
 _IO_FILE = "/proc/self/io"
+# Positions of the values of ``syscr`` and ``read_bytes`` among the words of ``/proc/self/io``.
 _CALLS, _DEVICE = 5, 9
-"""Positions of the values of ``syscr`` and ``read_bytes`` among the words of ``/proc/self/io``."""
 
 _CounterValues = tuple[int, int, int, int]
 
@@ -66,8 +66,8 @@ class IoMeter:
             self._file = None
 
 
+# The meter of this process.
 METER = IoMeter()
-"""The meter of this process."""
 
 
 def _totals(file: int) -> _CounterValues:

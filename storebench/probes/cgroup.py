@@ -30,8 +30,8 @@ _TRIAL_BYTES = 64 << 20
 _REMOVE_WAITS_S = (0.0, 0.01, 0.05, 0.2, 0.5, 1.0)
 
 _LIMIT = {1: "memory.limit_in_bytes", 2: "memory.max"}
+# Files with a limit on page cache. Above `memory.high`, the kernel reclaims, too, and slows the processes.
 _LIMITS = {1: (_LIMIT[1],), 2: (_LIMIT[2], "memory.high")}
-"""Files with a limit on page cache. Above `memory.high`, the kernel reclaims, too, and slows the processes."""
 
 _PEAK = {1: "memory.max_usage_in_bytes", 2: "memory.peak"}
 _NO_SWAP = {1: "memory.swappiness", 2: "memory.swap.max"}
@@ -39,11 +39,11 @@ _UNLIMITED = 1 << 62
 _OOM = {1: "memory.oom_control", 2: "memory.events"}
 _CACHE = {1: "total_cache", 2: "file"}
 _ANONYMOUS = {1: "total_rss", 2: "anon"}
+# Lines of memory.stat. In version 1, those without "total" leave out the groups below.
 _SHARED = {1: "total_shmem", 2: "shmem"}
-"""Lines of memory.stat. In version 1, those without "total" leave out the groups below."""
 
+# The parts that "kernel" in a memory.stat of version 2 sums up since Linux 5.18.
 _KERNEL_PARTS = ("kernel_stack", "pagetables", "percpu", "sock", "slab")
-"""The parts that "kernel" in a memory.stat of version 2 sums up since Linux 5.18."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -365,8 +365,8 @@ def _numbers(path: Path) -> dict[str, int]:
     }
 
 
+# Most that may be resident, in units of the limit: pages are counted whole, and reclaim lags a little.
 LIMIT_HEADROOM = 1.02
-"""Most that may be resident, in units of the limit: pages are counted whole, and reclaim lags a little."""
 
 
 class LimitedCache:

@@ -219,8 +219,8 @@ def _block_device(mount: Mount) -> tuple[int, int] | str:
     return int(fields[2]) * SECTOR_BYTES, int(fields[0])
 
 
+# Running totals at one moment, in seconds except for the throttles of the clock; without those that are unknown.
 _Totals = dict[str, float]
-"""Running totals at one moment, in seconds except for the throttles of the clock; without those that are unknown."""
 
 
 class OtherWork:

@@ -13,8 +13,8 @@ from storebench.probes.machine import IN_MEMORY, SYS_BLOCK, block_device, mount_
 from storebench.probes.page_cache import evict
 from storebench.system.scratch import scratch_folder
 
+# The required programs, from util-linux and e2fsprogs.
 TOOLS = ("unshare", "mount", "losetup", "mkfs.ext4")
-"""The required programs, from util-linux and e2fsprogs."""
 
 BLOCK_BYTES = 4096
 

@@ -15,11 +15,11 @@ from storebench.filesystem import mount_fields, unescape
 SYS_BLOCK = Path("/sys/dev/block")
 _QUEUE = ("read_ahead_kb", "scheduler", "rotational", "nr_requests")
 
+# Filesystems whose files are only in the page cache: none of their pages can be evicted to a device.
 IN_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs", "rootfs"})
-"""Filesystems whose files are only in the page cache: none of their pages can be evicted to a device."""
 
+# Filesystems whose reads the kernel does not attribute to the requesting process as block reads.
 _UNCOUNTED = frozenset({"fuse", "fuseblk", "virtiofs", "9p", "zfs", "ceph"})
-"""Filesystems whose reads the kernel does not attribute to the requesting process as block reads."""
 
 
 @dataclass(frozen=True, kw_only=True)

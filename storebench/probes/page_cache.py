@@ -36,20 +36,20 @@ __all__ = [
     "warm",
 ]
 
+# Share of a store's pages that may be resident while it counts as cold.
 COLD_MAX_FRAC = 0.01
-"""Share of a store's pages that may be resident while it counts as cold."""
 
+# Most pages of a store that an open reader maps, 256 KiB: only below 25 MiB is that too much for a cold store.
 FEW_PAGES = 64
-"""Most pages of a store that an open reader maps, 256 KiB: only below 25 MiB is that too much for a cold store."""
 
+# Share of a store's pages that must be resident for it to count as warm.
 WARM_MIN_FRAC = 0.99
-"""Share of a store's pages that must be resident for it to count as warm."""
 
+# With less than this resident, a store is read again, up to `WARM_PASSES` times in all.
 WARM_ENOUGH_FRAC = 0.995
-"""With less than this resident, a store is read again, up to `WARM_PASSES` times in all."""
 
+# Some machines reclaim idle pages by themselves (DAMON); reclaimed pages are read again, a few times.
 WARM_PASSES = 5
-"""Some machines reclaim idle pages by themselves (DAMON); reclaimed pages are read again, a few times."""
 
 DROP_CACHES = "/proc/sys/vm/drop_caches"
 

@@ -36,8 +36,8 @@ SEQUENTIAL_BYTES = 4 << 20
 DEPTHS = (1, 4, 16, 32)
 SEQUENTIAL_DEPTHS = (1, 4, 16)
 
+# Files of at least this size represent the device; in smaller ones the extents would be measured.
 LARGE_BYTES = 64 << 20
-"""Files of at least this size represent the device; in smaller ones the extents would be measured."""
 SCRATCH_BYTES = 128 << 20
 
 SEQUENTIAL = "device_sequential_bytes_per_s"
@@ -47,8 +47,8 @@ KEYS = (*(f"device_random_{depth}_bytes_per_s" for depth in DEPTHS), SEQUENTIAL,
 MAX_ARRAY_BYTES = 256 << 20
 ROUNDS = 4
 
+# Function that copies the samples at some indices of an array into a batch of as many.
 Way = Callable[[Pixels, Indices, Pixels], object]
-"""Function that copies the samples at some indices of an array into a batch of as many."""
 
 YARDSTICK = "numpy.take"
 
@@ -167,8 +167,8 @@ def _batches_per_s(way: Way, array: Pixels, order: Indices, out: Pixels, limit_s
             return done / took_s
 
 
+# Open file and offset.
 Request = tuple[int, int]
-"""Open file and offset."""
 
 
 @dataclass(frozen=True, kw_only=True)

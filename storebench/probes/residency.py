@@ -16,19 +16,19 @@ from storebench.probes.page_count import PAGE_BYTES, OpenFiles, Residency
 from storebench.record.figures import ResidencyCurve
 from storebench.system.processes import end_with_parent
 
+# Of more files, this many are chosen at random and counted.
 MOST_FILES = 512
-"""Of more files, this many are chosen at random and counted."""
 
+# The share of chosen files is within this of the share of all (95%, at worst, which is half of the store resident).
 SAMPLING_ERROR_FRAC = 0.044
-"""The share of chosen files is within this of the share of all (95%, at worst, which is half of the store resident)."""
 
 MOST_POINTS = 200
 
+# A count above the limit of a cell's page cache is repeated at most this many times.
 RECOUNTS = 8
-"""A count above the limit of a cell's page cache is repeated at most so many times."""
 
+# A reader that knew the selection could have all other files read ahead.
 _RANDOM = random.SystemRandom()
-"""A reader that knew the selection could have all other files read ahead."""
 
 _FIRST_S = 0.002
 _GROWTH = 0.06  # each pause is this share of the time since the start: about 40 points per factor of 10

@@ -18,9 +18,9 @@ from storebench.profiling.batch_times import BatchTimer, BatchTimes, Moment, Thr
 from storebench.profiling.guard import Guard, guarded
 from storebench.profiling.stacks import Seen
 
-# The last so many steps are kept.
+# The most steps that are kept, the last ones.
 _MOST_STEPS = 50_000
-# For the ceiling, every rank takes so many steps of the last so many batches.
+# For the ceiling, every rank takes this many steps with this many of the last batches.
 _REPLAYED_STEPS, _CACHED_BATCHES = 20, 4
 
 _Batch = TypeVar("_Batch")
@@ -97,7 +97,7 @@ class Recorder(Guard):
         self._stop_timer()
 
     def serves(self, loader: Any) -> bool:
-        """Return whether the batches of a loader of torch are those of this loop, maybe inside of another iterable."""
+        """Whether the batches of a loader of torch are those of this loop, maybe inside of another iterable."""
         if self.makes:
             self.attach(loader)
         return self._loader() is loader

@@ -17,7 +17,7 @@ from typing import NamedTuple, Self
 _EVERY_S = 0.05
 # Looks at the line for one at the files, whose many short calls take the interpreter lock from the loop each time.
 _FILES_EVERY = 4
-# The thread sleeps at least so many times as long as a sample took.
+# The thread sleeps at least this many times as long as a sample took.
 _REST = 1000
 
 LIBRARIES = (
@@ -62,7 +62,7 @@ class StackSampler:
         self._ended.set()
 
     def take(self) -> Seen:
-        """Return what was seen since this was last called."""
+        """Return the looks since the last call."""
         seen, self._seen = self._seen, Seen.nothing()
         return seen
 
@@ -103,5 +103,5 @@ class StackSampler:
 
 
 def is_users(frame: types.FrameType) -> bool:
-    """Return whether a frame is outside of the libraries and the profiler."""
+    """Whether a frame is outside of the libraries and the profiler."""
     return not frame.f_code.co_filename.startswith((PROFILER, *LIBRARIES))

@@ -28,17 +28,17 @@ from storebench.profiling.recorder import LoopStep, Recorder
 # A part of the loading is the limit only if without it the loop would be this many times as fast.
 LEAST_GAIN = 1.10
 _LEAST_STEPS = 4
-# A wait of so many times the usual, and of at least so many seconds, is a stall.
+# A wait of this many times the usual, and of at least this many seconds, is a stall.
 _STALL, _STALL_S = 3.0, 0.05
 # A larger share of the waits are no stalls, and of the samples no few slow ones.
 _RARE = 0.05
-# A first epoch is unlike the others if its batches took so many times as long to make, and so many seconds longer.
+# A first epoch is unlike the others if making its batches took this many times as long, and this many seconds longer.
 _UNLIKE, _UNLIKE_S = 1.5, 0.001
-# Samples of so many times the usual are slow, and told if they take this share of the dataset's time.
+# Samples of this many times the usual are slow, and told if they take this share of the dataset's time.
 _SLOW, _SLOW_FRAC = 10.0, 0.3
-# Smallest share of the best rate that counts as enough; more than so many times the workers for it are too many.
+# Smallest share of the best rate that counts as enough; more than this many times the workers for it are too many.
 _ENOUGH, _MANY = 0.95, 2
-# What is done once for a batch weighs little from so many samples on; so many tensors could be handed over as one.
+# From this many samples on, the work per batch weighs little; this many tensors could be handed over as one.
 _FULL_BATCH, _MANY_TENSORS = 32, 8
 # Batches that each worker makes ahead in a long queue.
 _LONG = 1_000
@@ -298,7 +298,7 @@ class _Case:
         return bool(self.report.parts_s and not self.report.first_epoch and not self.steps.are_starts)
 
     def are_few(self, least: float) -> bool:
-        """Return whether more workers gain anything and, with a long queue, so much."""
+        """Whether more workers gain anything and, with a long queue, at least `least`."""
         longer = dataclasses.replace(self.costs, workers=self.needed, ahead=_LONG)
         return (
             self.has_predicted_workers

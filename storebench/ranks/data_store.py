@@ -36,7 +36,7 @@ NOBODY = -1
 # Positions in an array, int64 [n], and bytes of samples, int64 [n].
 Positions = npt.NDArray[np.intp]
 ByteCounts = npt.NDArray[np.int64]
-# Messages of so many steps have different tags.
+# Messages of this many steps have different tags.
 _TAGS = 1024
 # Samples per read of a preload.
 PRELOAD_SAMPLES = 64

@@ -141,7 +141,7 @@ def _rendezvous(connect_s: float) -> "TCPStore":
 
 
 def lost_another(error: BaseException) -> bool:
-    """Return whether an error only says that another rank has gone."""
+    """Whether an error only says that another rank has gone."""
     import torch.distributed as dist
 
     if isinstance(error, dist.DistError | LostRankError):

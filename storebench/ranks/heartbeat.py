@@ -72,7 +72,7 @@ class RankProgress:
             raise CellFailedError("the job was restarted, so it measures nothing") from None
 
     def begin(self, phase: str, batches: int = 0) -> None:
-        """Begin a phase of so many batches, such as "epoch 0"; every rank of the job begins the same ones."""
+        """Begin a phase of `batches` batches, such as "epoch 0"; every rank of the job begins the same ones."""
         self._phase, self._batches, self._total = self._phase + 1, 0, batches
         self._begun_ns, self._name = time.monotonic_ns(), phase.encode()[:_TEXT_BYTES]
         self._write()

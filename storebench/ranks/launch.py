@@ -86,7 +86,7 @@ def write_failure(
 
 
 def read_failure(folder: Path, rank: int | None) -> dict[str, Any]:
-    """Return what was written; nothing if nothing was."""
+    """Return the written failure, or an empty dict."""
     path = _failure_path(folder, rank)
     return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
 
@@ -159,7 +159,7 @@ class StallWatch:
 
 
 def _is_stopped(pid: int) -> bool:
-    """Return whether a process is stopped, by a signal or a debugger."""
+    """Whether a process is stopped, by a signal or a debugger."""
     stat = read_text(f"/proc/{pid}/stat") if pid else None
     return stat is not None and stat.rpartition(")")[2].split()[0] in {"T", "t"}
 
@@ -174,7 +174,7 @@ class RankWatch:
         self._deadline = time.monotonic() + timeout_s
 
     def wait(self, process: subprocess.Popen[Any]) -> JobEnding:
-        """Return how the job ended, or the reason to end it."""
+        """Return the ending of the job, or the reason to end it."""
         while time.monotonic() <= self._deadline:
             try:
                 code = process.wait(_LOOK_EVERY_S)

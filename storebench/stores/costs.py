@@ -26,7 +26,7 @@ class SampleCosts:
 def sample_costs(
     dataset: Dataset, backend: Backend, side: int | None = None, *, limit_s: float = LIMIT_S
 ) -> SampleCosts:
-    """Encode and decode a few samples at random, as `backend` would; sizes are those of all image files if it keeps them."""
+    """Encode and decode a few random samples as `backend` would; if it keeps image files, sizes are of all."""
     codec = get_codec(str(decoding_of(backend.codec, backend.codec_options)))
     source, shape = dataset, dataset.info.image_shape
     if any_size(backend.codec):

@@ -35,7 +35,7 @@ from storebench.stores.random_reads import (
 )
 from storebench.stores.trials import BATCH, COPY_BYTES, COPY_ROWS, in_batches
 
-MANY = 16  # so many alike data sets are samples, one per data set; fewer are looked at one by one
+MANY = 16  # this many alike data sets are samples, one per data set; fewer are looked at one by one
 LEAST_ITEM_BYTES = 17  # shorter elements of a data set with one axis are numbers, such as labels and offsets
 MOST_SAMPLE_BYTES = 64 << 20
 MOST_CHUNK_BYTES = 256 << 20
@@ -107,7 +107,7 @@ def _pattern(names: Sequence[str]) -> str:
 
 
 def _holds_samples(arrays: dict[str, Any], names: Sequence[str]) -> bool:
-    """Return whether data sets hold samples, and not numbers or the columns of a table."""
+    """Whether data sets hold samples, and not numbers or the columns of a table."""
     first = arrays[names[0]]
     if _varies(first) or _offsets(names[0], arrays) is not None:
         return True
@@ -120,7 +120,7 @@ def _holds_samples(arrays: dict[str, Any], names: Sequence[str]) -> bool:
 
 
 def _offsets(name: str, arrays: dict[str, Any]) -> Any:
-    """Return the data set beside one of bytes that divides it into samples, from 0 to their number; None without one."""
+    """Return the data set that divides one of bytes into samples, from 0 to their number; None without one."""
     data = arrays[name]
     if data.ndim != 1 or data.dtype.itemsize != 1:
         return None
@@ -287,7 +287,7 @@ def _touched(data: Any, sample: int) -> float:
 
 
 def _is_read_in_parts(data: Any) -> bool:
-    """Return whether HDF5 reads parts of chunks: those that are not filtered, and too large for its cache."""
+    """Whether HDF5 reads parts of chunks: those that are not filtered, and too large for its cache."""
     _, cache_bytes, _ = data.id.get_access_plist().get_chunk_cache()
     return math.prod(data.chunks) * data.dtype.itemsize > cache_bytes and not filters_of(data)
 

@@ -46,7 +46,7 @@ def _locked(folder: Path, say: Say) -> int:
 
 @contextmanager
 def new_folder(target: Path, *last: str) -> Iterator[Path]:
-    """Make an empty folder beside `target`; when the block ends, sync its `last` files and put it in the place of `target`."""
+    """Make an empty folder beside `target`; when the block ends, sync its `last` files and replace `target` by it."""
     with scratch_folder("unfinished", target.parent) as work:
         folder = work / target.name
         try:

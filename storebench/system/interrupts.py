@@ -14,8 +14,8 @@ EXIT_INTERRUPTED = 130
 LINE = "storebench: interrupted; nothing half-written was kept"
 
 _NUMBERS = (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP)
+# Signals within this time of the first are the same interrupt; a closing terminal sends several.
 _SAME_S = 1.0
-"""Signals within this time of the first are the same interrupt; a closing terminal sends several."""
 
 
 class _State:

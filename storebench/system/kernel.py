@@ -24,8 +24,8 @@ _FLAGS = ("-O3", "-shared", "-fPIC", "-x", "c", "-")
 _TIMEOUT_S = 60
 _MODE = 0o755
 
+# Bytes of a source that is the whole address space.
 _ANYWHERE = 2**63 - 1
-"""Bytes of a source that is the whole address space."""
 
 # An array's ``ctypes.data`` takes a microsecond, and there are six of them in a batch of 40.
 _struct_in = ctypes.pythonapi.PyCapsule_GetPointer

@@ -2,8 +2,8 @@
 
 import ctypes
 
+# Its functions; `ctypes.get_errno` returns the error of the last call in this thread.
 LIBC = ctypes.CDLL(None, use_errno=True)
-"""Its functions; `ctypes.get_errno` returns the error of the last call in this thread."""
 
 LIBC.syscall.restype = ctypes.c_long
 

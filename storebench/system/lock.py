@@ -9,11 +9,11 @@ from pathlib import Path
 
 from storebench.errors import OutputError, from_os_error
 
+# Errors of filesystems without locks: a run can be created there, but is not protected.
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
-"""Errors of filesystems without locks: a run can be created there, but is not protected."""
 
+# The folders that this process holds.
 _claimed: set[Path] = set()
-"""The folders that this process holds."""
 
 
 @contextlib.contextmanager

@@ -6,8 +6,8 @@ import pickle
 import warnings
 from typing import Any
 
+# What rebuilds an array or one of its values, in numpy 1 and 2, by pickles of any protocol.
 _ARRAYS = {"_reconstruct", "_frombuffer", "ndarray", "dtype", "scalar"}
-"""What rebuilds an array or one of its values, in numpy 1 and 2, by pickles of any protocol."""
 
 _ALLOWED = {
     *(

@@ -23,17 +23,17 @@ start_program = subprocess.Popen
 A process that has imported the package may put a class here that forks instead, as the tests do.
 """
 
+# Environment variable with the name of the temporary folder for which a process was started.
 MARK = "STOREBENCH_SCRATCH"
-"""Environment variable with the name of the temporary folder for which a process was started."""
 
+# Environment variable with the id of the process that started this one; descendants do not inherit it.
 _STARTER = "STOREBENCH_STARTER"
-"""Environment variable with the id of the process that started this one; descendants do not inherit it."""
 
+# Added to oom_score_adj: counts as half of the memory in addition to the process's own.
 EXPENDABLE = 500
-"""Added to oom_score_adj: counts as half of the memory in addition to the process's own."""
 
+# Longest wait for other threads before a fork; threads that never rest are the caller's own.
 SETTLING_S = 1.0
-"""Longest wait for other threads before a fork; threads that never rest are the caller's own."""
 
 _MOST = 1000
 _ENDING_S = 5.0

@@ -3,14 +3,14 @@
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
+# Called with (done, total) as work proceeds.
 Advance = Callable[[int, int], None]
-"""Called with (done, total) as work proceeds."""
 
+# Called with a title; returns a context that yields the callback for the progress of the work.
 Progress = Callable[[str], AbstractContextManager[Advance]]
-"""Called with a title; returns a context that yields the callback for the progress of the work."""
 
+# Called with one line for a waiting user.
 Say = Callable[[str], None]
-"""Called with one line for a waiting user."""
 
 
 @contextmanager

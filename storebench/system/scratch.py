@@ -26,8 +26,8 @@ _KINDS = (
     "unfinished|place|copied|replicate|trials|forks|conversion|confirmation|comparison|checkup|attempt|kept|nodes"
     "|snapshot-[a-z]+|turns-[0-9]+"
 )
+# A part of the names of hidden folders: locks may not reach another machine that shares the file system.
 NODE = re.sub(r"[^a-z0-9]", "", os.uname().nodename.lower())
-"""A part of the names of hidden folders: locks may not reach another machine that shares the file system."""
 
 _OURS = re.compile(rf"(|\.(?=.*-{NODE}_)){PREFIX}(?P<kind>{_KINDS})-[a-z0-9_]+")
 _WITH_PROCESSES = ("place", "replicate", "forks", "conversion", "comparison", "nodes")

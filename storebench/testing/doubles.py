@@ -31,8 +31,8 @@ import numpy as np
 from storebench.codecs import get_codec
 from storebench.formats.base import Batch, Fetched, Format, Indices, Reader, ReaderInfo
 
+# Takes a reader class and returns a subclass of it that misbehaves.
 Double = Callable[[type[Reader]], type[Reader]]
-"""Takes a reader class and returns a subclass of it that misbehaves."""
 
 
 def _double(

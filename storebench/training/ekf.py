@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[Any]
 
+# Initial variance of each weight, variance of each output's error, and what each sample adds to each weight.
 VARIANCE, NOISE, DRIFT = 10.0, 1.0, 1e-4
-"""Initial variance of each weight, variance of each output's error, and what each sample adds to each weight."""
 
 
 class Ekf:

@@ -178,6 +178,7 @@ def tiny(shape: ImageShape, classes: int) -> nn.Module:
 
 _IMAGENET_MEAN = (122.7, 116.7, 104.0)  # BVLC's mean pixel, in RGB order
 
+# Networks by name.
 MODELS = {
     spec.name: spec
     for spec in (
@@ -214,7 +215,6 @@ MODELS = {
         ModelSpec(name="tiny", build=tiny, batch_size=64, mean=(120.0,), scale=1 / 64),
     )
 }
-"""Networks by name."""
 
 
 def get_model(name: str) -> ModelSpec:

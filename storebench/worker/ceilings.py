@@ -7,17 +7,17 @@ from storebench.record.schema import Ceilings
 from storebench.settings.words import ComputeKind
 from storebench.worker.setup import Setup
 
+# Duration of the measurement of memory, for all cells of a round with the same batches.
 GATHER_S = 0.5
-"""Duration of the measurement of memory, for all cells of a round with the same batches."""
 
+# Memory is measured in each of the first rounds and in every fifth later one.
 GATHER_ROUNDS = 5
-"""Memory is measured in each of the first rounds and in every fifth later one."""
 
+# Duration of each measurement of the device, for all loader-only cells of a round.
 DEVICE_S = 0.5
-"""Duration of each measurement of the device, for all loader-only cells of a round."""
 
+# The device is measured in the first round and in every twentieth later one: it takes as long as several cells.
 DEVICE_ROUNDS = 20
-"""The device is measured in the first round and in every twentieth later one: it takes as long as several cells."""
 
 
 def measure_ceilings(setup: Setup) -> Ceilings:

@@ -151,8 +151,8 @@ class ResidencyWatch:
         return cache, judged.portion
 
 
+# Returns the facts of the page cache and the steady steps of a limited cell, from one row per step.
 Judge = Callable[[StepTable], tuple[CacheFacts, Portion | None]]
-"""Returns the facts of the page cache and the steady steps of a limited cell, from one row per step."""
 
 
 @dataclass(frozen=True, kw_only=True)

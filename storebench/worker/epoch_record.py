@@ -124,7 +124,7 @@ def part_of(setup: Setup, epoch: Epoch, ceilings: Ceilings, notes: dict[str, str
 
 
 def requests_in(table: StepTable | None, logs: Sequence[RequestTable]) -> RequestTable | None:
-    """Return those requests that ended while the steps of an epoch ran; None if no reader made any."""
+    """Return the requests that ended while the steps of an epoch ran; None if no reader made any."""
     if table is None or not logs:
         return None
     rows: RequestTable = np.concatenate(logs)

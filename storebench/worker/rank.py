@@ -23,8 +23,8 @@ from storebench.system.processes import end_with_starter
 from storebench.worker.job import CellJob, failed_answer, write_answer
 from storebench.worker.setup import Setup, device_of
 
+# Seconds that producers may take to end before they are killed.
 _PRODUCERS_END_S = 1.0
-"""Seconds that producers may take to end before they are killed."""
 
 
 def end_with_the_runner() -> None:

@@ -91,7 +91,7 @@ class Rows(Container):
 
     @abstractmethod
     def _content(self, index: int) -> Any:
-        """Return what a row holds for an image, whatever it is."""
+        """Return the value of a row for its image, of any type."""
 
     def contents(self, indices: Sequence[int]) -> list[Any]:
         return [self._content(index) for index in indices]
@@ -208,7 +208,7 @@ def content_of(scalar: Any) -> Any:
 
 
 def _holds_images(kind: pa.DataType) -> bool:
-    """Return whether the values of a type are bytes, however they are kept."""
+    """Whether the values of a type are bytes, however they are kept."""
     types = pa.types
     if types.is_struct(kind):
         return kind.get_field_index(_BYTES) >= 0 and _holds_images(kind.field(_BYTES).type)

@@ -25,8 +25,8 @@ IMAGE_FIELDS = (
     *("image", "images", "img", "jpg", "jpeg", "png", "webp", "image/encoded", "image_bytes", "image_raw"),
     *("data", "x", "X"),
 )
+# The usual names of the fields of a sample, in the order in which they are tried.
 LABEL_FIELDS = ("label", "labels", "cls", "class", "target", "targets", "image/class/label", "y", "Y")
-"""The usual names of the fields of a sample, in the order in which they are tried."""
 
 MOST_NAMED = 12  # most fields that a message lists
 
@@ -50,7 +50,7 @@ class Classes:
     no_label: str = ""  # the number that stands for "no label", if samples have it
 
     def among(self, train: "Classes", where: Path) -> "Classes":
-        """Return the same classes by their places among those of the train split, and without labels what has none there."""
+        """Return the same classes by their places among those of the train split."""
         place = {train.no_label: -1} | {name: number for number, name in enumerate(train.names)}
         lacking = next((name for name in self.names if name not in place), None)
         if lacking is not None:
@@ -125,7 +125,7 @@ class Labels:
 
 
 def _no_label(words: Sequence[str], names: Sequence[str]) -> str:
-    """Return the negative number that stands for "no label" beside classes, as -1 does for Hugging Face; "" for none."""
+    """Return the negative number that stands for "no label", as -1 does for Hugging Face; "" for none."""
     negative = [word for word in words if word.startswith("-") and word[1:].isdecimal()]
     others = [word for word in words if word not in negative]
     if len(negative) != 1 or (set(words) == {"-1", "1"} and not names):  # two classes with these signs
@@ -164,7 +164,7 @@ class Container(ABC):
         """Find the samples and their classes."""
 
     def _open(self) -> Any:
-        """Return what a process opens once and keeps, if anything."""
+        """Return the handle that a process opens once and keeps, if any."""
         return None
 
     @property
@@ -295,8 +295,8 @@ def read_at(path: Path, offset: int, size: int) -> bytes:
     return content
 
 
+# Errors of libraries for a file that is whole, but of a kind or size that they do not read.
 _WHOLE = (NotImplementedError, MemoryError, TypeError)
-"""Errors of libraries for a file that is whole, but of a kind or size that they do not read."""
 
 
 @contextmanager

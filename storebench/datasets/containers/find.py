@@ -108,7 +108,7 @@ def divided(text: str) -> tuple[str, Asked]:
 
 
 def is_container(text: str) -> bool:
-    """Return whether a path is that of a file, a pattern, or a folder of containers, itself or in folders of splits."""
+    """Whether a path is that of a file, a pattern, or a folder of containers, itself or in folders of splits."""
     path = divided(text)[0]
     if not os.path.isdir(path):  # noqa: PTH112 - Path raises where the text cannot be a path
         return bool(_PATTERN.search(path)) or os.path.isfile(path)  # noqa: PTH113 - as above

@@ -27,7 +27,8 @@ _LABELS_AT_ONCE = 1 << 16
 _OTHER = "Name another array: write #IMAGES,LABELS behind the path."
 _MATLAB = "MATLAB_class"  # the attribute of every array that MATLAB wrote
 _CELLS = "#refs#/"  # the group of what MATLAB's cells hold
-# Orders of the axes of images, the usual one first; without an N, one image is all. MATLAB counts the axes from the last.
+# Orders of the axes of images, the usual one first; without an N, there is one image.
+# MATLAB counts the axes from the last.
 _ORDERS = ("NHWC", "NCHW", "HWCN", "NHW", "HWC", "CHW", "HWN")
 _ORDERS_OF_MATLAB = ("HWCN", "NHWC", "NCHW", "HWN", "HWC", "CHW", "NHW")
 
@@ -101,7 +102,7 @@ def arrays_in(file: Any) -> dict[str, Any]:
 
 
 def _elsewhere(data: Any) -> str:
-    """Return what an array is whose values may be in other places than itself; "" for all others."""
+    """Return the kind of an array whose values are stored elsewhere; "" for all others."""
     if data.external:
         return f"in the file {data.external[0][0]}"
     return "a virtual data set" if data.is_virtual else ""

@@ -22,8 +22,8 @@ from storebench.units import number_of
 _WHOLE = (lmdb.VersionMismatchError, lmdb.IncompatibleError, lmdb.MemoryError)
 reading = partial(reading_file, what="LMDB cannot read it", errors=(lmdb.Error,), whole=_WHOLE)
 _CHANNELS, _HEIGHT, _WIDTH, _DATA, _LABEL = range(1, 6)
+# Fields of Datum. Its pixels are planes, in the order of OpenCV.
 _ENCODED = 7
-"""Fields of Datum. Its pixels are planes, in the order of OpenCV."""
 
 
 class LmdbRecords(Container):
@@ -105,7 +105,7 @@ class LmdbRecords(Container):
 
 
 def _label(key: bytes, value: memoryview, transaction: Any) -> Any:
-    """Return the label of a sample: of its Datum, of a record beside it, or its folder; ValueError if it is no sample."""
+    """Return the label of a sample, from its Datum, another record or its folder; ValueError if it is no sample."""
     value[-1:].tobytes()  # in the process of the scan, which may crash if the value is not in the file
     if not is_image_file(value):
         return signed(_datum(value).get(_LABEL, 0))
@@ -144,5 +144,5 @@ def key_text(key: bytes) -> str:
     return key.decode("utf-8", "backslashreplace")
 
 
+# What this process has open, or inherited, by process, path and inode: LMDB opens a file once per process.
 _environments: weakref.WeakValueDictionary[tuple[int, Path, int], Any] = weakref.WeakValueDictionary()
-"""What this process has open, or inherited, by process, path and inode: LMDB opens a file once per process."""

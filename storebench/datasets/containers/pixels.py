@@ -39,7 +39,7 @@ def refuse_large(sides: Sequence[int], where: str | Path) -> None:
 def image_or_pixels(
     value: bytes | memoryview, where: str, sides: Sequence[Any] = (), *, planar: bool = False
 ) -> bytes | Image:
-    """Return the bytes of an image file, or raw pixels of height, width and channels; `planar` if channels come first."""
+    """Return the bytes of an image file, or raw pixels by their sides; `planar` if channels come first."""
     are_pixels = _product(sides) == len(value)
     # Pixels may begin as image files of some kinds do.
     if is_image_file(value) and not (are_pixels and suffix_of(bytes(value[:16])) in _SHORT):

@@ -1,9 +1,9 @@
-"""Messages of protocol buffers by their wire format, without a schema: only what Caffe's Datum and tf.train.Example need."""
+"""Messages of protocol buffers by their wire format, without a schema: for Caffe's Datum and tf.train.Example."""
 
 from collections.abc import Iterator
 
+# Wire types: a number, 8 bytes, a length with that many bytes, 4 bytes.
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
-"""Wire types: a number, 8 bytes, a length with that many bytes, 4 bytes."""
 
 _FIXED = {FIXED64: 8, FIXED32: 4}
 _MOST_VARINT_BYTES = 10

@@ -119,7 +119,8 @@ class TarShards(Ranges):
             raise CorruptDataError(
                 f"several images in one sample: {listed(images)}",
                 where=where,
-                hint=f"Name one: write #{images[0]} behind the path. A key ends at its first dot: rename other samples.",
+                hint=f"Name one: write #{images[0]} behind the path. "
+                "A key ends at its first dot: rename other samples.",
             )
         return fields[images[0]] if images else None
 

@@ -19,11 +19,11 @@ _HEADER_BYTES = 12  # the length of a record, and the checksum of the length
 _CHECKSUM_BYTES = 4  # of a record, behind it
 MOST_RECORD_BYTES = 1 << 30
 COPY_AGAIN = "Copy the file again, or write it again."
+# The usual names of the sides of raw pixels.
 _SIDES = (("image/height", "height"), ("image/width", "width"), ("image/channels", "channels", "depth"))
-"""The usual names of the sides of raw pixels."""
 
+# Fields of a Feature for its list of values; the third kind, field 1, is a list of bytes.
 _FLOATS, _INTEGERS = 2, 3
-"""Fields of a Feature for its list of values; the third kind, field 1, is a list of bytes."""
 
 
 class TfRecords(Ranges):

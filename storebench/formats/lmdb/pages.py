@@ -35,11 +35,11 @@ NO_PAGE = (1 << 64) - 1
 MAX_DEPTH = 32  # CURSOR_STACK in mdb.c
 
 _MAGIC = 0xBEEFC0DE
+# Bytes of a meta page that hold its header and LMDB's MDB_meta.
 _META_BYTES = 152
-"""Bytes of a meta page that hold its header and LMDB's MDB_meta."""
 
+# Places of fields in a meta page.
 _MAGIC_AT, _PAGE_SIZE_AT, _MAIN_AT, _LAST_PAGE_AT, _TRANSACTION_AT = 16, 40, 88, 136, 144
-"""Places of fields in a meta page."""
 
 _DATA_VERSION = 1
 BRANCH, LEAF, _META = 0x01, 0x02, 0x08

@@ -23,17 +23,17 @@ from storebench.places.copying import require_copy, store_key
 from storebench.record.manifest import Manifest, StoreSpec
 from storebench.system.libc import LIBC
 
+# Names of the columns, as Hugging Face's image folders have them.
 IMAGE, LABEL = "image", "label"
-"""Names of the columns, as Hugging Face's image folders have them."""
 
+# Labels beside the data, where reading them from the data would read everything.
 LABELS_FILE = "labels.npy"
-"""Labels beside the data, where reading them from the data would read everything."""
 
+# Errors that libraries raise for a file that is damaged.
 ERRORS: tuple[type[Exception], ...] = (
     *(ArithmeticError, AssertionError, AttributeError, LookupError),
     *(MemoryError, OSError, RuntimeError, TypeError, ValueError),
 )
-"""Errors that libraries raise for a file that is damaged."""
 
 Row = bytes | memoryview
 

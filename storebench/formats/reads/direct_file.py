@@ -127,7 +127,7 @@ class DirectFile:
         return os.lseek(self.fd, 0, os.SEEK_END) < self.size
 
     def is_mapped(self, start: int, stop: int) -> bool:
-        """Tell whether every page of a range is resident; this is fast if the process has mapped all of it."""
+        """Whether every page of a range is resident; this is fast if the process has mapped all of it."""
         start &= -PAGE_BYTES
         stop = min(stop, self.size)
         return self._may_mincore and self._mincore(start, stop - start) == -(-(stop - start) // PAGE_BYTES)

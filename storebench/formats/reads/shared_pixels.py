@@ -32,8 +32,8 @@ from storebench.system.scratch import (
 _HEADER_BYTES = 4096
 _COMPLETE = b"storebench pixels, complete"
 
+# Write all pixels into the array, uint8 [N, H, W, C].
 FillPixels = Callable[[Pixels], None]
-"""Write all pixels into the array, uint8 [N, H, W, C]."""
 
 
 class SharedPixels:
