@@ -137,9 +137,9 @@ def find_accelerator(text: str) -> Accelerator:
     if given or (_NUMBER.fullmatch(rate) and not of_device):
         return _of_rate(label.strip(), rate.strip(), text)
     if not of_device:
-        known = ", ".join(dict.fromkeys(profile.name for profile in ACCELERATORS))
-        own = f"Give its rate in images/s, {name or 'NAME'}=RATE, or name one of these: {known}."
-        raise UnknownNameError(f"no accelerator is called {name!r}", hint=own)
+        names = ", ".join(dict.fromkeys(profile.name for profile in ACCELERATORS))
+        hint = f"Give its rate in images/s, {name or 'NAME'}=RATE, or name one of these: {names}."
+        raise UnknownNameError(f"no accelerator is called {name!r}", hint=hint)
     if not model:
         return of_device[0]
     accelerator = next((profile for profile in of_device if profile.model == model), None)

@@ -155,28 +155,28 @@ class CellFailedError(IntegrityError):
 def from_os_error(error: OSError, where: str | PathLike[str]) -> StorebenchError:
     """Return the error for an `OSError` while writing `where`; "." is the error's file, or the current folder."""
     names = (error.filename2, error.filename)  # of a copy or a rename, first the file that is written
-    own = next((os.fsdecode(name) for name in names if isinstance(name, str | bytes | PathLike)), None)
+    file_name = next((os.fsdecode(name) for name in names if isinstance(name, str | bytes | PathLike)), None)
     place = os.fspath(where)
     if place in (".", ""):
         try:
-            place = own or os.getcwd()  # noqa: PTH109 - this module needs only the names of paths
+            place = file_name or os.getcwd()  # noqa: PTH109 - this module needs only the names of paths
         except OSError:
             place = "the current folder, which was removed"
     # Some libraries turn a short write into an I/O error.
     if error.errno in (errno.ENOSPC, errno.EDQUOT) or (error.errno == errno.EIO and is_full(place)):
-        return _disk_full("the disk is full", own, place, "Free some space or pass --out.")
+        return _disk_full("the disk is full", file_name, place, "Free some space or pass --out.")
     if error.errno == errno.EFBIG:
         hint = "See 'ulimit -f', or name a folder on another filesystem with --out."
-        return _disk_full("a file may not grow as large as it needs to", own, place, hint)
+        return _disk_full("a file may not grow as large as it needs to", file_name, place, hint)
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
         reason = "the filesystem is read-only" if error.errno == errno.EROFS else "no permission to write"
         return OutputError(reason, where=place, hint="Name a folder that you may write with --out.")
     return OutputError(error.strerror or str(error), where=place)
 
 
-def _disk_full(problem: str, own: str | None, place: str, hint: str) -> DiskFullError:
+def _disk_full(problem: str, file_name: str | None, place: str, hint: str) -> DiskFullError:
     """Return the error with its file system; an error's own file on another file system is the one that is named."""
     full = file_system(place)
-    if own is not None and file_system(own) != full:
-        place, full = own, file_system(own)
+    if file_name is not None and file_system(file_name) != full:
+        place, full = file_name, file_system(file_name)
     return DiskFullError(f"{problem} ({full}); nothing half-written was kept", where=place, hint=hint)

@@ -102,9 +102,9 @@ def search_roots(root: Path | None = None) -> list[Path]:
 def find_files(name: str, root: Path | None = None) -> DatasetFiles | None:
     entry = _ENTRIES[name]
     for place in search_roots(root):
-        if found := entry.find(place):
-            where = found if isinstance(found, Path) else found[0].path
-            return DatasetFiles(where=where, open=functools.partial(entry.open, found))
+        if sources := entry.find(place):
+            where = sources if isinstance(sources, Path) else sources[0].path
+            return DatasetFiles(where=where, open=functools.partial(entry.open, sources))
     return None
 
 

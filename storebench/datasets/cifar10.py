@@ -131,9 +131,9 @@ def _read_archive(path: Path, folder: str, names: list[str]) -> dict[str, bytes]
         data = unzipped.read(_ARCHIVE_BYTES_MAX + 1)
     if len(data) > _ARCHIVE_BYTES_MAX:
         raise _damaged("unpacks to far more than CIFAR-10 holds", where=path)
-    found = {}
+    contents = {}
     for member in members(io.BytesIO(data), str(path)):
         inside, _, name = member.name.removeprefix("./").rpartition("/")
         if inside == folder and name in names:
-            found[name] = data[member.offset : member.offset + member.size]
-    return found
+            contents[name] = data[member.offset : member.offset + member.size]
+    return contents

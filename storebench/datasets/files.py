@@ -61,14 +61,14 @@ def look_at(
     headers = images.probed_headers(start, len(paths))
     if any(header.deep for header in headers):
         provenance = provenance.noted(images.DEPTH_RULE)
-    own = images.square(own_side) if own_side is not None else images.common_small_shape(start, len(paths))
+    shape = images.square(own_side) if own_side is not None else images.common_small_shape(start, len(paths))
     return FoundFiles(
         root=root,
         paths=paths,
         labels=np.array([label for _, label in files], dtype=np.int64),
         class_names=class_names,
         provenance=provenance,
-        own_shape=own or images.square(None),
+        own_shape=shape or images.square(None),
         sizes=images.sizes_of(headers),
         digest=digest,
         rows=rows,
@@ -93,8 +93,8 @@ class ImageFiles(Dataset):
             provenance=files.provenance.noted(self.resize_note),
             fingerprint=fingerprint(kind, shape, *identity),
         )
-        own = fingerprint("originals", files.image_shape, *identity)
-        self.original_info = dataclasses.replace(files, fingerprint=own)
+        digest = fingerprint("originals", files.image_shape, *identity)
+        self.original_info = dataclasses.replace(files, fingerprint=digest)
 
     def sample(self, index: int) -> tuple[Image, int]:
         check_index(index, self._info.count)

@@ -267,8 +267,8 @@ def _scan_split(path: Path, split: Split, seen: ScanSnapshot) -> FoundFiles:
                 where=path,
                 hint=f"Put training images into train/, use --split test, or name {splits.test} to train on it.",
             )
-        beside = ", ".join(f"{name}/" for name in splits.beside)
-        note = f"beside the splits, {beside} left out" if beside else ""
+        others = ", ".join(f"{name}/" for name in splits.beside)
+        note = f"beside the splits, {others} left out" if others else ""
         return _scan_classes(splits.train or path, None, None, seen, note)
     if splits.test is None:
         raise DataNotFoundError(

@@ -62,9 +62,9 @@ def _open_train(folder: Path, image_size: int | None, listings: Listings | None)
             where=folder,
             hint=f"Put {TRAIN_TAR} there, or class folders in train/.",
         )
-    found = _train_members(path)
-    classes = tuple(sorted(found))
-    ordered = [(member, label) for label, wnid in enumerate(classes) for member in found[wnid]]
+    by_class = _train_members(path)
+    classes = tuple(sorted(by_class))
+    ordered = [(member, label) for label, wnid in enumerate(classes) for member in by_class[wnid]]
     return TarDataset(path, ordered, classes, image_size)
 
 
@@ -83,17 +83,17 @@ def _train_members(path: Path) -> dict[str, list[Member]]:
             classes[wnid] = _images(stream, where, inner.offset, inner.offset + inner.size)
     if not any(classes.values()):
         raise CorruptDataError("holds no images", where=path, hint="Use the original archive.")
-    return {wnid: found for wnid, found in classes.items() if found}
+    return {wnid: files for wnid, files in classes.items() if files}
 
 
 def _images(stream: BinaryIO, where: str, start: int = 0, end: int | None = None) -> list[Member]:
     """Return the images of one archive, sorted by name."""
-    found = (
+    chosen = (
         member
         for member in members(stream, where, start, end, suffixes=images.EXTENSIONS)
         if member.name.lower().endswith(images.EXTENSIONS) and not is_left_out(member.name)
     )
-    return sorted(found, key=lambda member: member.name)
+    return sorted(chosen, key=lambda member: member.name)
 
 
 class TarDataset(ImageFiles):

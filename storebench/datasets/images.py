@@ -331,11 +331,11 @@ def _figure(factor: float) -> str:
     return f"{factor:,.0f}" if factor >= 100 else f"{factor:.3g}"
 
 
-def served_note(own: tuple[int, int], side: int | None) -> str:
+def served_note(shape: tuple[int, int], side: int | None) -> str:
     """Return the clause of `change_note` for image files that are resized when they are read, or ""."""
-    if side is None or not 0 < max(own) < SIDE:
+    if side is None or not 0 < max(shape) < SIDE:
         return ""
-    return change_note(((own[1], own[0]),), square(side))
+    return change_note(((shape[1], shape[0]),), square(side))
 
 
 def resize_clause(note: str) -> str:

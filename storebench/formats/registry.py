@@ -187,8 +187,8 @@ def _decoder_and_reader(text: str, parts: Sequence[str], format_: Format, codec:
     decoders = [part for part in parts if part in DECODERS and part not in readers]
     others = [part for part in parts if part not in decoders]
     if unknown := [part for part in others if part not in readers]:
-        known = [*readers, *(DECODERS if has_decoders(codec) else ())]
-        raise UnknownNameError.of(f"reader of {format_.info.name}", unknown[0], known)
+        choices = [*readers, *(DECODERS if has_decoders(codec) else ())]
+        raise UnknownNameError.of(f"reader of {format_.info.name}", unknown[0], choices)
     if len(decoders) > 1 or len(others) > 1:
         raise UsageError(
             f"cannot read {text!r}",
@@ -202,7 +202,7 @@ def _shortest_name(
 ) -> str:
     codec = decoding.codec
     full = f"{container}+{codec}"
-    name = {known: alias for alias, known in ALIASES.items()}.get(
+    name = {backend: alias for alias, backend in ALIASES.items()}.get(
         full, container if codec == info.default_codec else full
     )
     if decoding.decoder != DEFAULT_DECODER:

@@ -336,8 +336,8 @@ def native_orders(job: LoadJob, manifest: Manifest) -> Callable[[int], list[Indi
 def open_backend(job: LoadJob) -> Reader:
     manifest = decoded_by(Manifest.read(job.store), job.backend)
     backend, store_format = job.backend, get_format(job.backend.format)
-    options, known = dict(backend.options), store_format.readers()[backend.reader].reader.options_type.rows()
-    if job.threads is not None and "threads" in known and options.get("threads", AUTO) == AUTO:
+    options, rows = dict(backend.options), store_format.readers()[backend.reader].reader.options_type.rows()
+    if job.threads is not None and "threads" in rows and options.get("threads", AUTO) == AUTO:
         options["threads"] = str(job.threads)
     reader = store_format.reader(job.store, manifest, backend.reader, options, job.url)
     if any_size(manifest.codec) and not any_size(reader.payload_codec):

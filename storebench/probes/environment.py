@@ -32,8 +32,8 @@ def environment(store: Path | str, device: str = "cpu", *, image: Path | None = 
     """Describe this machine and process for a store on the filesystem of `store`."""
     place = store if image is None else image.parent
     match = _match(place, device)
-    own = {} if image is None else {"own_device": describe_device(Path(store))}
-    return Environment(key=match_key(match), match=match, notes={**_notes(place), **own})
+    own_device = {} if image is None else {"own_device": describe_device(Path(store))}
+    return Environment(key=match_key(match), match=match, notes={**_notes(place), **own_device})
 
 
 def match_key(match: dict[str, Any]) -> str:

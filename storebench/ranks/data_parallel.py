@@ -69,8 +69,8 @@ class _DuringBackward(Exchange):
     def __init__(self, network: Network, group: dist.ProcessGroup | None = None) -> None:
         super().__init__(network, group)
         parallel = nn.parallel.DistributedDataParallel
-        known = inspect.signature(parallel).parameters  # torch 2.13 deprecates the older name
-        buffers = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+        parameters = inspect.signature(parallel).parameters  # torch 2.13 deprecates the older name
+        buffers = "forward_sync_buffers" if "forward_sync_buffers" in parameters else "broadcast_buffers"
         # Buffers are not exchanged: they are constants, or statistics of which those of rank 0 count.
         unsynced: dict[str, Any] = {buffers: False}
         self._parallel = parallel(network, process_group=group, gradient_as_bucket_view=True, **unsynced)
@@ -131,14 +131,14 @@ class RankStep(CpuStep, Exchanging):
 
     def compute(self) -> None:
         """Train one step; a rank without a sample only takes part in the exchange."""
-        own, whole = len(self._labels), next(self._sizes)
-        if not own and not self._exchange.joins:
+        count, whole = len(self._labels), next(self._sizes)
+        if not count and not self._exchange.joins:
             self._losses.append(torch.zeros((), device=self.device))
             self._steps += 1
             return
         loss = self._sum_of_losses()
         self._optimizer.forget_gradients()
-        (loss * self._exchange.weight(own, whole)).backward()  # type: ignore[no-untyped-call]
+        (loss * self._exchange.weight(count, whole)).backward()  # type: ignore[no-untyped-call]
         self._exchange.finish()
         self._learn(loss)
 

@@ -443,8 +443,8 @@ class DataStore:
 
     def _own(self, owners: Owners) -> None:
         self._owners = owners
-        own = np.flatnonzero(owners == self._rank).astype(np.int64)
-        self._held = HeldPixels(own, self._source.image_shape) if self._pixels else HeldPayloads(own)
+        samples = np.flatnonzero(owners == self._rank).astype(np.int64)
+        self._held = HeldPixels(samples, self._source.image_shape) if self._pixels else HeldPayloads(samples)
 
     def _preload(self) -> None:
         """Read all samples that this rank owns, in store order."""

@@ -18,8 +18,8 @@ def trainer_group(trainer: Trainer, timeout_s: float) -> dist.ProcessGroup | Non
     groups = [
         dist.new_group(list(trainer.members(number)), timeout=timeout) for number in range(trainer.trainers)
     ]
-    own: dist.ProcessGroup = groups[trainer.number]
-    return own
+    group: dist.ProcessGroup = groups[trainer.number]
+    return group
 
 
 def summed(count: int, trainer: Trainer, group: dist.ProcessGroup | None) -> int:

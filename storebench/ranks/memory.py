@@ -31,8 +31,8 @@ def available_bytes(most: int | None) -> tuple[int, str]:
         (memory_bytes("MemAvailable"), "the memory that is available"),
         (memory_room_bytes(), "the control group of this process"),
     ]
-    known = [(size, name) for size, name in limits if size is not None]
-    return min(known, default=(2**63 - 1, "nothing"))
+    sizes = [(size, name) for size, name in limits if size is not None]
+    return min(sizes, default=(2**63 - 1, "nothing"))
 
 
 def refusal(needed: int, most: int | None, node: int) -> str | None:

@@ -250,10 +250,10 @@ class _Reader(_NodeMember):
                 line.send(_Piece(self._half, piece, batch.spans, batch.labels[piece], batch.indices[piece]))
                 owed[guest] += 1
             if step[0] is not None:
-                own = slice(stops[0])
+                rows = slice(stops[0])
                 # With the payload bytes of the entire batch, which this rank requested.
                 yield dataclasses.replace(
-                    batch, pixels=batch.pixels[own], labels=batch.labels[own], indices=batch.indices[own]
+                    batch, pixels=batch.pixels[rows], labels=batch.labels[rows], indices=batch.indices[rows]
                 )
         self._wait_for_room(owed, 0)
 

@@ -130,15 +130,15 @@ def _row_groups(container: ParquetRows, samples: int) -> FileSamples:
         rows, largest = max(counts), counts.index(max(counts))
         group = file.metadata.row_group(largest)
         parts = [group.column(place) for place in range(group.num_columns)]
-        own = [part for part in parts if part.path_in_schema.partition(".")[0] == column]
+        chunks = [part for part in parts if part.path_in_schema.partition(".")[0] == column]
         some = next(container.batches(path, largest, column))
         lengths = _lengths(some.column(0))
-    nbytes = sum(part.total_uncompressed_size for part in own)
-    touched = sum(part.total_compressed_size for part in own)
+    nbytes = sum(part.total_uncompressed_size for part in chunks)
+    touched = sum(part.total_compressed_size for part in chunks)
     part = SampleSet(
         name=column,
         samples=count,
-        layout=f"row groups of {rows:,} rows, {own[0].compression.lower()}",
+        layout=f"row groups of {rows:,} rows, {chunks[0].compression.lower()}",
         sample_bytes=spread(lengths),
         exact=len(lengths) == count,
         touched_bytes=touched,
@@ -154,7 +154,7 @@ def _row_groups(container: ParquetRows, samples: int) -> FileSamples:
 
     def settings(source: Source, folder: Path) -> Iterator[Setting | Trial]:
         if rows > 2 * FEW_ROWS:
-            copied = _copied_rows(container, own[0].compression, folder / "rows.parquet")
+            copied = _copied_rows(container, chunks[0].compression, folder / "rows.parquet")
             copies = range(len(copied.classes.labels))
             opener = partial(_row_reads, copied)
             few = Source(
@@ -174,8 +174,8 @@ def _row_groups(container: ParquetRows, samples: int) -> FileSamples:
 @contextmanager
 def _row_reads(container: Rows) -> Iterator[Prepare]:
     """Read rows as a dataset does, with files opened anew: by a number, or several by their numbers."""
-    own = copy.deepcopy(container)
-    yield lambda item: lambda: own.contents(item) if isinstance(item, list) else own.contents([item])[0]
+    reader = copy.deepcopy(container)
+    yield lambda item: lambda: reader.contents(item) if isinstance(item, list) else reader.contents([item])[0]
 
 
 def _copied_rows(container: ParquetRows, compression: str, path: Path) -> ParquetRows:

@@ -176,13 +176,13 @@ def _write(
     """Write the data files; return the digests of the samples, uint8 [n, 16], and the description."""
     codec = get_codec(backend.codec)
     # A lossless conversion keeps the digests of its source, so it does not compute them.
-    known = None
+    source_digests = None
     if isinstance(dataset, StoreSamples) and codec.lossless and dataset.original_info is None:
-        known = dataset.digests
-    encoder = Encoder(dataset=dataset, codec=codec, digest=known is None)
+        source_digests = dataset.digests
+    encoder = Encoder(dataset=dataset, codec=codec, digest=source_digests is None)
     spec = StoreSpec(dataset=dataset.info, format=backend.format, codec=backend.codec)
     storage_format = get_format(backend.format)
-    digests = np.empty((len(dataset), DIGEST_BYTES), np.uint8) if known is None else known
+    digests = np.empty((len(dataset), DIGEST_BYTES), np.uint8) if source_digests is None else source_digests
     payload_bytes = done = 0
     squared_error = 0.0
     started = time.perf_counter()
@@ -194,7 +194,7 @@ def _write(
             for payload, label in zip(chunk.payloads, chunk.labels, strict=True):
                 writer.append(payload, label)
                 payload_bytes += len(payload)
-            if known is None:
+            if source_digests is None:
                 rows = np.frombuffer(chunk.digests, np.uint8).reshape(-1, DIGEST_BYTES)
                 digests[done : done + len(rows)] = rows
             squared_error += chunk.squared_error

@@ -97,8 +97,8 @@ class StoreSamples(Dataset):
         if not self.manifest.lossless and not any_size(
             self.manifest.codec
         ):  # its pixels are not the dataset's
-            own = fingerprint("copied", self._info.fingerprint, self.manifest.codec)
-            self._info = dataclasses.replace(self._info, fingerprint=own)
+            digest = fingerprint("copied", self._info.fingerprint, self.manifest.codec)
+            self._info = dataclasses.replace(self._info, fingerprint=digest)
         get_format(self.manifest.format).check_structure(path)
         self._reader: Reader | None = None
         self.original_info = self.manifest.dataset if any_size(self.manifest.codec) else None

@@ -72,12 +72,12 @@ def hdf5_samples(container: Container, samples: int) -> FileSamples | None:
             return None
         data = checked_array(main[0], arrays, path)
         if len(main) > 1:
-            found = _collection(path, main, arrays, samples)
+            file_samples = _collection(path, main, arrays, samples)
         elif (offsets := _offsets(main[0], arrays)) is not None:
-            found = _ranges(path, data, offsets, samples)
+            file_samples = _ranges(path, data, offsets, samples)
         else:
-            found = _rows(path, data, samples)
-        return replace(found, notes=notes)
+            file_samples = _rows(path, data, samples)
+        return replace(file_samples, notes=notes)
 
 
 def _varies(data: Any) -> bool:
@@ -124,8 +124,8 @@ def _offsets(name: str, arrays: dict[str, Any]) -> Any:
     data = arrays[name]
     if data.ndim != 1 or data.dtype.itemsize != 1:
         return None
-    for beside, offsets in arrays.items():
-        is_beside = posixpath.dirname(beside) == posixpath.dirname(name) and not isinstance(offsets, str)
+    for other, offsets in arrays.items():
+        is_beside = posixpath.dirname(other) == posixpath.dirname(name) and not isinstance(offsets, str)
         if is_beside and offsets.ndim == 1 and offsets.dtype.kind in "iu" and len(offsets) > 1:
             ends = offsets[:1].tolist() + offsets[-1:].tolist()
             if ends == [0, len(data)]:
@@ -184,9 +184,9 @@ def _rows(path: Path, data: Any, samples: int) -> FileSamples:
             sample_bytes=(row_bytes,) * 3,
             advice=_chunk_advice(path, name, data, row_bytes),
         )
-    found = _candidate(path, part, data, [(name, row) for row in drawn(range(len(data)), samples)])
-    part = replace(found.part, is_dataset=layout_of(data) is not None)
-    return replace(found, part=part, settings=_settings)
+    file_samples = _candidate(path, part, data, [(name, row) for row in drawn(range(len(data)), samples)])
+    part = replace(file_samples.part, is_dataset=layout_of(data) is not None)
+    return replace(file_samples, part=part, settings=_settings)
 
 
 def _candidate(path: Path, part: SampleSet, data: Any, items: Sequence[tuple[str, Any]]) -> FileSamples:

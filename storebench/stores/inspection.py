@@ -67,16 +67,18 @@ def _findings(container: Container, samples: int) -> Inspection:
         resident_frac=None if frac is None else min(1.0, frac * status.st_size / max(1, stored)),
         part=None,
     )
-    found = _samples(container, samples)
-    if found is None:
+    file_samples = _samples(container, samples)
+    if file_samples is None:
         return inspection
     trials: list[Trial] = []
-    part = found.part
-    if found.source is not None:
-        part = measured(part, found.source, budget_s=BUDGET_S)
+    part = file_samples.part
+    if file_samples.source is not None:
+        part = measured(part, file_samples.source, budget_s=BUDGET_S)
         with scratch_folder("trials") as folder:
-            trials = tried(found.settings(found.source, folder) if found.settings else ())
-    return replace(inspection, part=part, notes=found.notes, trials=tuple(trials))
+            trials = tried(
+                file_samples.settings(file_samples.source, folder) if file_samples.settings else ()
+            )
+    return replace(inspection, part=part, notes=file_samples.notes, trials=tuple(trials))
 
 
 def _samples(container: Container, samples: int) -> FileSamples | None:

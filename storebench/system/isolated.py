@@ -81,8 +81,8 @@ def _answer(work: Callable[[], T], sender: Connection, receiver: Connection, mem
     error: Exception | None = None
     try:
         result = work()
-    except StorebenchError as known:
-        error = known
+    except StorebenchError as expected:
+        error = expected
     except MemoryError:
         error = MemoryError()
     except Exception as unknown:  # noqa: BLE001 - whatever it is, it belongs to the caller: there it is raised

@@ -34,8 +34,8 @@ def replace_lines(
     if not moved:
         append_lines(path, rows)
         return
-    known = set(aside.read_bytes().splitlines(keepends=True)) if aside.exists() else set()
-    _append(aside, b"".join(line for line in moved if line not in known))
+    earlier = set(aside.read_bytes().splitlines(keepends=True)) if aside.exists() else set()
+    _append(aside, b"".join(line for line in moved if line not in earlier))
     kept = [row for row in old if not is_old(row)]
     content = "".join(map(_line, [*kept, *rows])).encode()
     try:

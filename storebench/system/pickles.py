@@ -36,9 +36,9 @@ class _Reader(pickle.Unpickler):
         if f"{module}.{name}" in _ALLOWED:
             return getattr(importlib.import_module(module), name)
         if self.own and module.startswith("storebench."):
-            found = getattr(importlib.import_module(module), name)
-            if isinstance(found, type) and found.__module__.startswith("storebench."):
-                return found
+            value = getattr(importlib.import_module(module), name)
+            if isinstance(value, type) and value.__module__.startswith("storebench."):
+                return value
         raise pickle.UnpicklingError(f"it wants to call {module}.{name}")
 
 

@@ -62,7 +62,7 @@ class Ekf:
     def _decoupled(self, seen: list[Floats], slopes: list[Floats], errors: Floats) -> None:
         """Update each node's weights; all outputs change a node's covariance along the same direction `along`."""
         along = [covariance @ inputs for covariance, inputs in zip(self.covariances, seen, strict=True)]
-        variance = np.concatenate([one @ inputs for one, inputs in zip(along, seen, strict=True)])
+        variance = np.concatenate([direction @ inputs for direction, inputs in zip(along, seen, strict=True)])
         moved, removed = np.zeros_like(variance), np.zeros_like(variance)
         for error, slope in zip(errors, np.concatenate(slopes, axis=1), strict=True):
             left = 1 - removed * variance
@@ -71,9 +71,11 @@ class Ekf:
             removed += (slope * left) ** 2 / total
         ends = np.cumsum([len(weights) for weights, _ in self.layers])[:-1]
         parts = (self.layers, self.covariances, along, np.split(moved, ends), np.split(removed, ends))
-        for (weights, biases), covariance, one, step, factor in zip(*parts, strict=True):
-            _move(weights, biases, step[:, None] * one)
-            np.subtract(covariance, (factor[:, None] * one)[:, :, None] * one[:, None, :], out=covariance)
+        for (weights, biases), covariance, direction, step, factor in zip(*parts, strict=True):
+            _move(weights, biases, step[:, None] * direction)
+            np.subtract(
+                covariance, (factor[:, None] * direction)[:, :, None] * direction[:, None, :], out=covariance
+            )
             np.einsum("kii->ki", covariance)[...] += DRIFT
 
     def _global(self, seen: list[Floats], slopes: list[Floats], errors: Floats) -> None:
@@ -81,7 +83,9 @@ class Ekf:
         moved = np.zeros(len(covariance), dtype=covariance.dtype)
         for number, error in enumerate(errors):
             parts = zip(slopes, seen, strict=True)
-            slope = np.concatenate([np.outer(one[number], inputs).ravel() for one, inputs in parts])
+            slope = np.concatenate(
+                [np.outer(node_slopes[number], inputs).ravel() for node_slopes, inputs in parts]
+            )
             along = covariance @ slope
             total = NOISE + slope @ along
             moved += along * ((error - slope @ moved) / total)

@@ -119,7 +119,9 @@ class EkfStep(CpuStep):
         with torch.no_grad():
             samples, labels = self.network.features(self._pixels).numpy(), self._labels.numpy()
         wanted = np.eye(len(self._filter.layers[-1][1]), dtype=samples.dtype)
-        logits = [self._filter.learn(one, wanted[label]) for one, label in zip(samples, labels, strict=True)]
+        logits = [
+            self._filter.learn(sample, wanted[label]) for sample, label in zip(samples, labels, strict=True)
+        ]
         self._losses.append(self._criterion(torch.from_numpy(np.stack(logits)), self._labels))
 
     def state(self) -> list[torch.Tensor]:

@@ -136,13 +136,13 @@ class ParquetRows(Rows):
     def contents(self, indices: Sequence[int]) -> list[Any]:
         """Read each row group that holds some of the samples once, one after the other."""
         places = [self._place(index) for index in indices]
-        found: dict[tuple[Path, int, int], Any] = {}
+        values: dict[tuple[Path, int, int], Any] = {}
         for path, number in sorted({place[:2] for place in places}):
             with reading(path):
                 group = self._file(path).read_row_group(number, [self.image], use_threads=False)
                 for place in (place for place in places if place[:2] == (path, number)):
-                    found[place] = content_of(group.column(0)[place[2]])
-        return [found[place] for place in places]
+                    values[place] = content_of(group.column(0)[place[2]])
+        return [values[place] for place in places]
 
     def _file(self, path: Path) -> pq.ParquetFile:
         """Return an open file; each thread keeps a few."""

@@ -114,14 +114,14 @@ class Labels:
             raise CorruptDataError(what, where=self._where, hint="Write the labels again.")
         small = are_numbers and 0 <= min(used) <= max(used) <= MOST_LABEL
         order = list(range(max(used) + 1)) if small else sorted(set(used))
-        known = tuple(names) if small and names else tuple(map(str, order))
+        class_names = tuple(names) if small and names else tuple(map(str, order))
         if len(order) > MOST_LABEL + 1:
             raise CorruptDataError(
                 f"{len(order):,} different labels, which are no classes", where=self._where, hint=_OTHER_FIELD
             )
         place = {key: number for number, key in enumerate(order)}
         ranks = np.array([*(place.get(key, -1) for key in keys), -1], np.int64)  # -1 is also the last place
-        return Classes(ranks[np.array(self._codes)], known, no_label)
+        return Classes(ranks[np.array(self._codes)], class_names, no_label)
 
 
 def _no_label(words: Sequence[str], names: Sequence[str]) -> str:

@@ -156,7 +156,7 @@ def find_container(text: str, split: Split) -> Container:
     path, asked = divided(text)
     place = Path(path)
     look = _in_folder(place, split) if place.is_dir() else _of_split(_files_named(path), split, place)
-    files, beside = look
+    files, others = look
     if not files:
         what, hint = f"no file is {known_kinds()} by its content", "Name a file or a folder of it."
         raise DataNotFoundError(what, where=place, hint=hint)
@@ -178,12 +178,12 @@ def find_container(text: str, split: Split) -> Container:
     module, _, name = first.target.partition(":")
     try:
         # Imported here, because Parquet and Arrow need a large library, and others one that may be missing.
-        found = getattr(importlib.import_module(f"storebench.datasets.containers.{module}"), name)
+        container_type = getattr(importlib.import_module(f"storebench.datasets.containers.{module}"), name)
     except ModuleNotFoundError as error:
         what, hint = f"{first.words} needs the package {error.name}", f"Run: {install_line(str(error.name))}."
         raise MissingDependencyError(what, where=place, hint=hint) from error
-    container: Container = found(first.words, [file.absolute() for file in files], asked)
-    container.beside = beside
+    container: Container = container_type(first.words, [file.absolute() for file in files], asked)
+    container.beside = others
     return container
 
 
@@ -209,11 +209,11 @@ def _in_folder(folder: Path, split: Split) -> tuple[list[Path], list[str]]:
         names = _saved(folder / STATE, names)
     if any(split_of(name) and (folder / name).is_dir() for name in names):
         below = [path for path in map(folder.joinpath, names) if path.is_dir()]
-        of_split, beside = _named(below, [path.name.lower() for path in below], split)
+        of_split, others = _named(below, [path.name.lower() for path in below], split)
         if not of_split:
             raise _no_split(folder, split)
         files, deeper = _in_folder(of_split[0], Split.TRAIN)
-        return files, [*(f"{path.name}/" for path in (*of_split[1:], *beside)), *deeper]
+        return files, [*(f"{path.name}/" for path in (*of_split[1:], *others)), *deeper]
     # Parquet beside a cache of Arrow is one kind.
     names = [name for name in names if not _CACHES.fullmatch(name)]
     paths = (folder / name for name in names if not name.lower().endswith(EXTENSIONS))
@@ -257,8 +257,8 @@ def _of_split(files: Sequence[Path], split: Split, where: Path) -> tuple[list[Pa
     files = [file for file in files if not _CACHES.fullmatch(file.name)] or list(files)
     words = [like_split(file.name) for file in files]
     if are_both(words):
-        of_split, beside = _named(files, words, split)
-        return of_split, [path.name for path in beside]
+        of_split, others = _named(files, words, split)
+        return of_split, [path.name for path in others]
     if len(set(words)) > 1:
         other = next(file for file, word in zip(files, words, strict=True) if word != words[0])
         raise UsageError(
@@ -277,10 +277,10 @@ def _named(paths: Sequence[Path], words: Sequence[str], split: Split) -> tuple[l
     splits = [
         Split.TEST if word in tests else Split.TRAIN if word in TRAIN_FOLDERS else None for word in words
     ]
-    chosen, beside = (
+    chosen, others = (
         [path for path, its in zip(paths, splits, strict=True) if its == asked] for asked in (split, None)
     )
-    return chosen, beside
+    return chosen, others
 
 
 def _no_split(where: Path, split: Split) -> DataNotFoundError:

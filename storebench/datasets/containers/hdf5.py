@@ -42,8 +42,8 @@ class Hdf5Arrays(Container):
             self._image = self.image_field(arrays, path, holding)
             images = checked_array(self._image, arrays, path)
             folder = posixpath.dirname(self._image)
-            beside = {posixpath.basename(name): name for name in arrays if posixpath.dirname(name) == folder}
-            named = {name: name for name in arrays} if self.asked.label else beside
+            peers = {posixpath.basename(name): name for name in arrays if posixpath.dirname(name) == folder}
+            named = {name: name for name in arrays} if self.asked.label else peers
             label = self.label_field(named, path, posixpath.basename(self._image))
             classes = checked_array(named[label], arrays, path) if label else None
             labels = Labels(path, self.asked)

@@ -21,8 +21,8 @@ def is_image_file(value: bytes | memoryview) -> bool:
 
 def _product(sides: Sequence[Any]) -> int:
     """Return the number of values of height, width and channels; 0 if they are not known."""
-    known = len(sides) == 3 and all(isinstance(side, int) and side > 0 for side in sides)
-    return math.prod(sides) if known else 0
+    are_sides = len(sides) == 3 and all(isinstance(side, int) and side > 0 for side in sides)
+    return math.prod(sides) if are_sides else 0
 
 
 def is_pickle(value: bytes | memoryview) -> bool:

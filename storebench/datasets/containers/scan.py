@@ -18,10 +18,10 @@ def scanned(container: Container, listings: Listings | None) -> Container:
     container.digest = files_digest(container.files)
     identity = (container.kind, container.asked, container.digest, *container.files)
     name = f"container-{fingerprint(VERSION, *identity)}"
-    known: Container | None = None if listings is None else listings.get(name)
-    if known is not None:
-        return known
-    found = run_isolated(  # libraries may crash on a damaged file
+    kept: Container | None = None if listings is None else listings.get(name)
+    if kept is not None:
+        return kept
+    result = run_isolated(  # libraries may crash on a damaged file
         functools.partial(_scanned, container),
         doing=f"reading {container.kind}",
         where=container.files[0],
@@ -29,8 +29,8 @@ def scanned(container: Container, listings: Listings | None) -> Container:
         memory_bytes=MEMORY_BYTES,
     )
     if listings is not None:
-        listings.keep(name, found)
-    return found
+        listings.keep(name, result)
+    return result
 
 
 def _scanned(container: Container) -> Container:

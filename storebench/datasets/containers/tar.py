@@ -31,7 +31,7 @@ class TarShards(Ranges):
         self.spans = Spans(self.files)
         labels, others = Labels(self.files[0], self.asked), list[str]()
         extensions, lone = set[str](), set[str]()  # of samples with an image, and of those without one
-        without, beside, is_labelled = 0, Counter[str](), False
+        without, other_images, is_labelled = 0, Counter[str](), False
         folders, places = dict[str, int](), array("i")  # numbers of the folders, and that of each sample
         for shard, path in enumerate(self.files):
             with open_source(path) as stream:
@@ -48,7 +48,9 @@ class TarShards(Ranges):
                     places.append(folders.setdefault(key.rpartition("/")[0], len(folders)))
                     self.spans.append(shard, image.offset, image.size)
                     self.streams &= image.plain
-                    beside.update(name for name in fields if _is_image(name) and fields[name] is not image)
+                    other_images.update(
+                        name for name in fields if _is_image(name) and fields[name] is not image
+                    )
                     if time.perf_counter() > self.deadline:
                         break
         if not len(self.spans):
@@ -65,7 +67,7 @@ class TarShards(Ranges):
         self.ignored = [name for name in sorted(extensions) if not _is_image(name)]
         left_out = (
             (without, "sample", "without an image left out"),
-            (beside.total(), "image", f"of other fields left out: {listed(sorted(beside))}"),
+            (other_images.total(), "image", f"of other fields left out: {listed(sorted(other_images))}"),
             (len(others), "member", f"with no content in it left out: {listed(others)}"),
         )
         self.notes = [f"{number_of(count, noun)} {which}" for count, noun, which in left_out if count]
@@ -128,8 +130,8 @@ class TarShards(Ranges):
         """Return a label: the content of its own field, or a value in the JSON of the sample; None without one."""
         names = [self.asked.label] if self.asked.label else LABEL_FIELDS
         alike = {name.lower(): name for name in fields} | {name: name for name in fields}
-        if (own := next((alike[name] for name in names if name in alike), None)) is not None:
-            return _content(stream, fields[own])
+        if (field := next((alike[name] for name in names if name in alike), None)) is not None:
+            return _content(stream, fields[field])
         if JSON not in fields:
             return None
         about = parse_json(_content(stream, fields[JSON]), f"{where}.{JSON}")
