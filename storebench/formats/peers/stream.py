@@ -79,9 +79,8 @@ class StreamReader(RowsReader):
     def _open(self) -> Any:
         parts = _parts(self.store)
         self._require_all(range(sum(map(len, parts))), range(self.manifest.count))
-        paths = (required(self.store / self.shard_name(number)) for number in range(len(parts)))
         # The numbers of the samples of each file.
-        self.shards = dict(zip(paths, parts, strict=True))
+        self.shards = dict(zip(map(required, self._paths(len(parts))), parts, strict=True))
         if self.url:
             self._objects = Objects(self.store, ObjectStore(self.url), self.options.inflight)
             self.opened.callback(self._objects.close)
@@ -99,6 +98,9 @@ class StreamReader(RowsReader):
         parts = cls.shuffled_shards(_parts(store), seed)
         numbers = cls.shuffled(chain.from_iterable(parts), options.buffer, seed)
         return np.fromiter(numbers, np.int64, manifest.count)
+
+    def _paths(self, count: int) -> list[Path]:
+        return [self.store / self.shard_name(number) for number in range(count)]
 
     @staticmethod
     @abstractmethod
