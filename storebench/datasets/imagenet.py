@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -80,20 +79,16 @@ def _train_members(path: Path) -> dict[str, list[Member]]:
                     "is not the tar of a class", where=where, hint="Use the original archive."
                 )
             wnid = text_of_name(inner.name.rpartition("/")[2].removesuffix(".tar"))
-            classes[wnid] = _images(stream, where, inner.offset, inner.offset + inner.size)
+            end = inner.offset + inner.size
+            files = (
+                member
+                for member in members(stream, where, inner.offset, end, suffixes=images.EXTENSIONS)
+                if member.name.lower().endswith(images.EXTENSIONS) and not is_left_out(member.name)
+            )
+            classes[wnid] = sorted(files, key=lambda member: member.name)
     if not any(classes.values()):
         raise CorruptDataError("holds no images", where=path, hint="Use the original archive.")
-    return {wnid: files for wnid, files in classes.items() if files}
-
-
-def _images(stream: BinaryIO, where: str, start: int = 0, end: int | None = None) -> list[Member]:
-    """Return the images of one archive, sorted by name."""
-    chosen = (
-        member
-        for member in members(stream, where, start, end, suffixes=images.EXTENSIONS)
-        if member.name.lower().endswith(images.EXTENSIONS) and not is_left_out(member.name)
-    )
-    return sorted(chosen, key=lambda member: member.name)
+    return {wnid: of_class for wnid, of_class in classes.items() if of_class}
 
 
 class TarDataset(ImageFiles):

@@ -334,7 +334,12 @@ class FormatContract:
         files = small.format.data_files(small.path)
         for path in [*files[:2], *files[-2:]]:
             copy = Path(shutil.copytree(small.path, tmp_path / f"copy-{path.name}", dirs_exist_ok=True))
-            _damage(copy / path.relative_to(small.path), damage)
+            damaged = copy / path.relative_to(small.path)
+            if damage == "missing":
+                damaged.unlink()
+            else:
+                content = damaged.read_bytes()
+                damaged.write_bytes(content[: len(content) // 2] if damage == "truncated" else b"")
             before = open_files()
             try:
                 with small.open(reader, copy) as opened:
@@ -464,11 +469,3 @@ class FormatContract:
 def _made(folder: Path) -> Path:
     folder.mkdir()
     return folder
-
-
-def _damage(path: Path, how: str) -> None:
-    if how == "missing":
-        path.unlink()
-    else:
-        payload = path.read_bytes()
-        path.write_bytes(payload[: len(payload) // 2] if how == "truncated" else b"")

@@ -91,7 +91,10 @@ class MdsShards(Ranges):
                 hint="Write them as jpeg, png or bytes.",
             )
         for number, (path, shard) in enumerate(zip(paths, self._shards, strict=True)):
-            content = _mapped(path)
+            with open_source(path) as stream:
+                if not path.stat().st_size:
+                    raise CorruptDataError("an empty file", where=path, hint=COPY_AGAIN)
+                content = memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
             for parts in _samples(path, shard, content):
                 self.spans.append(number, *parts[image])
                 at, nbytes = parts.get(label, (0, 0))
@@ -112,13 +115,6 @@ class MdsShards(Ranges):
         pixels = memoryview(value)[12 + mode_bytes :]
         channels = _CHANNELS.get(value[12 : 12 + mode_bytes], 0)
         return image_or_pixels(pixels, where, (height, width, channels))
-
-
-def _mapped(path: Path) -> memoryview:
-    with open_source(path) as stream:
-        if not path.stat().st_size:
-            raise CorruptDataError("an empty file", where=path, hint=COPY_AGAIN)
-        return memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
 
 
 def _samples(path: Path, shard: Shard, content: memoryview) -> Iterator[dict[str, tuple[int, int]]]:

@@ -19,12 +19,6 @@ def is_image_file(value: bytes | memoryview) -> bool:
     return suffix_of(bytes(value[:16])) != SUFFIXES[0]
 
 
-def _product(sides: Sequence[Any]) -> int:
-    """Return the number of values of height, width and channels; 0 if they are not known."""
-    are_sides = len(sides) == 3 and all(isinstance(side, int) and side > 0 for side in sides)
-    return math.prod(sides) if are_sides else 0
-
-
 def is_pickle(value: bytes | memoryview) -> bool:
     return bytes(value[:2]) in _PICKLES and bytes(value[-1:]) == b"."
 
@@ -40,7 +34,8 @@ def image_or_pixels(
     value: bytes | memoryview, where: str, sides: Sequence[Any] = (), *, planar: bool = False
 ) -> bytes | Image:
     """Return the bytes of an image file, or raw pixels by their sides; `planar` if channels come first."""
-    are_pixels = _product(sides) == len(value)
+    are_known = len(sides) == 3 and all(isinstance(side, int) and side > 0 for side in sides)
+    are_pixels = len(value) == (math.prod(sides) if are_known else 0)
     # Pixels may begin as image files of some kinds do.
     if is_image_file(value) and not (are_pixels and suffix_of(bytes(value[:16])) in _SHORT):
         return bytes(value)
