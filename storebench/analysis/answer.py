@@ -91,7 +91,7 @@ def decide(
     it can, and `busy` says that other work disturbed most replicates.
     """
     name, verb = base.label, "train" if training else "load"
-    sound = [choice for choice in others if choice.may_rank and choice.ratio]
+    sound = [choice for choice in others if choice.ratio and not (choice.cell.doubt or choice.cell.at_most)]
     ranked = sorted(sound, key=lambda choice: -choice.times)
     equal = [choice for choice in others if choice.loss is Loss.NOTHING]
     fastest = next(iter(ranked), None)

@@ -63,10 +63,6 @@ class Choice:
         return (self.ratio and self.ratio.mid) or 0.0
 
     @property
-    def may_rank(self) -> bool:
-        return not self.cell.doubt and not self.cell.at_most
-
-    @property
     def cpu_s(self) -> float | None:
         """CPU seconds per image; None where a network used the CPU, too."""
         if self.cell.cell.compute.kind is ComputeKind.REAL:

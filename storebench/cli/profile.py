@@ -1,10 +1,10 @@
 """``storebench profile``: what limits the loop of a training script."""
 
-import importlib.machinery
 import importlib.util
 import json
 import os
 import sys
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Annotated
 
@@ -48,8 +48,9 @@ def profile(
     end. Each process of a job profiles itself: torchrun --nproc-per-node N -m storebench profile SCRIPT.
     """
     with exit_codes():
-        name = script[0]
-        if as_module and not _is_module(name.partition(".")[0]):
+        name, package = script[0], script[0].partition(".")[0]
+        here = [os.getcwd()]  # noqa: PTH109
+        if as_module and not (PathFinder.find_spec(package, here) or importlib.util.find_spec(package)):
             raise UsageError("there is no module of this name", where=name)
         if not as_module and not os.path.isfile(name):  # noqa: PTH113 - Path raises where the text cannot be a path
             raise UsageError("there is no such script", where=name, hint="With -m, name a module.")
@@ -67,8 +68,3 @@ def profile(
             sys.executable,
             [sys.executable, "-P", "-c", _START, json.dumps(options), *script],
         )
-
-
-def _is_module(name: str) -> bool:
-    here = importlib.machinery.PathFinder.find_spec(name, [os.getcwd()])  # noqa: PTH109
-    return here is not None or importlib.util.find_spec(name) is not None

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from storebench.analysis.table import Table
-    from storebench.datasets.base import DatasetSpec
     from storebench.formats import Backend
     from storebench.stores.convert import BuildOptions
     from storebench.stores.find import Store
@@ -93,9 +92,12 @@ def convert(
     of the dataset itself.
     """
     with exit_codes():
+        from storebench.datasets import open_dataset
         from storebench.datasets.base import DatasetSpec
+        from storebench.datasets.listing import listings_in
         from storebench.formats.registry import parse_backend, store_name_of
         from storebench.stores.convert import BuildOptions, Replace
+        from storebench.stores.convert import convert as convert_dataset
 
         writes_into(out or stores_dir())
         if [dataset, listed, source].count(None) != 2:
@@ -138,7 +140,9 @@ def convert(
             stores = _from_store(source, wanted, out, options)
         else:
             spec = dataclasses.replace(choice, name=dataset_named(dataset, listed))
-            stores = _from_dataset(spec, wanted, out or stores_dir(), options)
+            place = out or stores_dir()
+            opened = open_dataset(spec, listings=listings_in(place), progress=progress)
+            stores = (convert_dataset(opened, spec, backend, place, options=options) for backend in wanted)
         facts = []
         for store in stores:
             facts.append(_facts(store))
@@ -163,18 +167,6 @@ def _refuse_no_decode(wanted: "list[Backend]", skip_unreadable: bool) -> None:
         raise UsageError(
             "--skip-unreadable decodes every file", where="--no-decode", hint="Leave out one of the two."
         )
-
-
-def _from_dataset(
-    spec: "DatasetSpec", wanted: "list[Backend]", stores: Path, options: "BuildOptions"
-) -> "Iterator[Store]":
-    from storebench.datasets import open_dataset
-    from storebench.datasets.listing import listings_in
-    from storebench.stores.convert import convert as convert_dataset
-
-    opened = open_dataset(spec, listings=listings_in(stores), progress=options.progress)
-    for backend in wanted:
-        yield convert_dataset(opened, spec, backend, stores, options=options)
 
 
 def _from_store(

@@ -31,7 +31,7 @@ _TELLING = 0.1
 
 
 def print_plan(
-    scenario: "Scenario", cells: Sequence["Cell"], stores: Path, *, sides: int = 1, as_json: bool = False
+    scenario: "Scenario", cells: Sequence["Cell"], stores: Path, *, sides: int = 1, as_json: bool
 ) -> None:
     from storebench.run.dry_run import plan_run
 

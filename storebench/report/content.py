@@ -13,7 +13,7 @@ from storebench.analysis.answer import Answer, answer, disturbed
 from storebench.analysis.bottleneck import Bottleneck, bottlenecks
 from storebench.analysis.checks.findings import Finding
 from storebench.analysis.checks.records import Pair, Results
-from storebench.analysis.codecs import FEWEST, Coded, coded
+from storebench.analysis.codecs import FEWEST, coded
 from storebench.analysis.comparison import MIN_ROUNDS
 from storebench.analysis.labels import (
     backend_label,
@@ -233,7 +233,9 @@ def _section(
     more += [table for table in [point_table(roofs), request_table(cells, limits, request_price)] if table]
     more += [*map(ladder_table, ladders(listed)), *rank_tables(cells)]
     more += [table for table in [order_table(cells)] if table]
-    compared = _codecs(listed)
+    # The codecs of the first panel in which one container has several.
+    by_panel = (coded(panel.measured) for panel in listed)
+    compared = next((c for c in by_panel if len({x.cell.cell.backend.codec for x in c}) >= FEWEST), [])
     more += [codec_table(compared)] if compared else []
     slug = dataset_slug(cells[0])
     plots = list(_plots(cells, listed, roofs, accelerators, leads=leads))
@@ -249,15 +251,6 @@ def _section(
         plots=tuple(named),
         first=tuple(first),
         io=tuple(io_table([panel], limits, varying, f"{anchors[panel.cells]}-io") for panel in listed),
-    )
-
-
-def _codecs(listed: Sequence[Panel]) -> list[Coded]:
-    """Return the codecs of the first panel in which one container has several."""
-    by_panel = map(coded, (panel.measured for panel in listed))
-    return next(
-        (codecs for codecs in by_panel if len({codec.cell.cell.backend.codec for codec in codecs}) >= FEWEST),
-        [],
     )
 
 

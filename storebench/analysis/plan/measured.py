@@ -103,7 +103,11 @@ class Measurements:
                 cpu_s=max(demand.cpu_s + sign * cpu_s, 0.1 * demand.cpu_s),
                 producing_s=max(demand.producing_s + sign * span_s, 0.1 * demand.producing_s),
             )
-        measured, waiting_s = base.median("samples_per_s"), self._waiting_handoff_s(base)
+        measured = base.median("samples_per_s")
+        # The time in which a loop that computes nothing received a sample of this store, or of any store.
+        loading = [c for c in self.cells if c.cell.workers and c.cell.compute.kind is ComputeKind.NONE]
+        same = [c for c in loading if c.backend == base.backend and _in_memory(c)]
+        waiting_s = statistics.median([c.per_sample("handover_s") for c in same or loading] or [0.0])
         loads = base.cell.compute.kind is ComputeKind.NONE and not base.cell.place.remote
         if workers and wanted.workers and resident_share(base) == wanted.resident and loads and measured:
             node = Node(
@@ -147,12 +151,6 @@ class Measurements:
             if rate := cell.median(f"device_{pace}_bytes_per_s"):
                 rates[cell.backend == backend].append(rate)
         return statistics.median(rates[True] or rates[False] or [math.inf])
-
-    def _waiting_handoff_s(self, base: CellSummary) -> float:
-        """Return the time in which a loop that computes nothing received a sample of a store, or of any store."""
-        loading = [c for c in self.cells if c.cell.workers and c.cell.compute.kind is ComputeKind.NONE]
-        same = [c for c in loading if c.backend == base.backend and _in_memory(c)]
-        return statistics.median([c.per_sample("handover_s") for c in same or loading] or [0.0])
 
     @functools.cached_property
     def handoff_s(self) -> float:

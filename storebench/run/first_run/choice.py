@@ -133,7 +133,9 @@ def choose(
         not_in_place,
         "the container is read in any order: one stream has at most one worker" if is_divided else "",
         no_raw,
-        _decoder_note(samples, machine),
+        "no other decoder of JPEG is installed: pip install simplejpeg to have it measured"
+        if samples.kind == JPEG and not any(JPEG in DECODERS[name].kinds for name in machine.decoders)
+        else "",
         no_cold,
     ]
     return FirstRun(
@@ -175,12 +177,6 @@ def _decoding(samples: Samples, machine: Machine) -> str:
     if not able and not halved:
         return ""
     return "original" + (f":{able}" if able else "") + ("?scale=dct" if halved else "")
-
-
-def _decoder_note(samples: Samples, machine: Machine) -> str:
-    if samples.kind != JPEG or any(JPEG in DECODERS[name].kinds for name in machine.decoders):
-        return ""
-    return "no other decoder of JPEG is installed: pip install simplejpeg to have it measured"
 
 
 def _raw_refusal(samples: Samples, machine: Machine) -> str:
