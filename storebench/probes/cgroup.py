@@ -216,8 +216,8 @@ class ThrottledGroup(Group):
 
 
 @contextmanager
-def memory_group(limit_bytes: int, controller: Controller | None = None) -> Iterator[MemoryGroup]:
-    group = MemoryGroup.create(limit_bytes, controller=controller)
+def memory_group(limit_bytes: int) -> Iterator[MemoryGroup]:
+    group = MemoryGroup.create(limit_bytes)
     try:
         yield group
     finally:

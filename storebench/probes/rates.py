@@ -109,7 +109,6 @@ def gather_rate(
     count: int | None = None,
     max_bytes: int = MAX_ARRAY_BYTES,
     limit_s: float = 0.5,
-    seed: int = 0,
     shuffle: bool = True,
 ) -> GatherRate:
     """Gather uint8 samples, shuffled or in the array's order, into one buffer with one thread, for `limit_s` in all."""
@@ -118,7 +117,7 @@ def gather_rate(
     held = held if count is None else max(1, min(held, count))
     array = np.ones((held, *sample_shape), np.uint8)
     out = np.ones((batch_size, *sample_shape), np.uint8)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     places = -(-held // batch_size) * batch_size
     order = (rng.permutation(places) if shuffle else np.arange(places)).reshape(-1, batch_size) % held
     best = dict.fromkeys(WAYS, 0.0)
@@ -248,10 +247,9 @@ def device_rates(
     *,
     limit_s: float = 0.5,
     scratch: Path | None = None,
-    seed: int = 0,
 ) -> DeviceRates:
     """Measure the device of the files: `limit_s` seconds per rate, after short trials."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     size = -(-request_bytes // PAGE_BYTES) * PAGE_BYTES
     try:
         with _target(paths, scratch, rng) as (fds, words):
@@ -334,13 +332,13 @@ def opens_once(files: Sequence[Path | str], *, kept: Path, name: str, cold: bool
     return {} if few else _once(kept, name, dict, lambda: opens(files, cold=cold))
 
 
-def opens(files: Sequence[Path | str], *, cold: bool, seed: int = 0) -> dict[str, float]:
+def opens(files: Sequence[Path | str], *, cold: bool) -> dict[str, float]:
     """Return the files per second that are opened, asked for their size and closed, by one thread and by several.
 
     Names and sizes are in memory, as far as the file system keeps them there; with `cold`, also after a drop.
     """
     count = min(len(files), _MAX_FILES)
-    chosen = np.random.default_rng(seed).choice(len(files), size=count, replace=False).tolist()
+    chosen = np.random.default_rng(0).choice(len(files), size=count, replace=False).tolist()
     paths = [os.fspath(files[index]) for index in chosen]
 
     def look(some: Sequence[str]) -> None:
