@@ -56,7 +56,7 @@ def test_it_ends_with_what_to_do_and_a_row_per_choice(answered: tuple[Path, Comp
     assert "undecided after 2 rounds" in lines[0].lower()
     assert any(line.strip().startswith("your files ") for line in lines)
     assert any("raw pixels" in line for line in lines)
-    for label in ("Cost: ", "Memory: ", "First batch: "):
+    for label in ("Cost: ", "Memory: "):
         assert [line for line in lines if line.startswith(label)], done.stdout
 
 

@@ -136,5 +136,5 @@ def test_a_file_that_does_not_decode_is_named(tmp_path: Path, run_folder: Path) 
     job = LoadJob(store=store, backend=parse_backend("memory+original:python"), augment=Augment(resized=24))
     with get_loader("ring")(job, workers=1) as opened:
         opened.open()
-        with pytest.raises(CorruptDataError, match=r"sample 5: an original payload of .* does not decode"):
+        with pytest.raises(CorruptDataError, match=r"sample 5: original: a payload of .* does not decode"):
             list(opened.epoch(EpochPlan(epoch=0, batches=[np.arange(8)])))

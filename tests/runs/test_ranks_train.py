@@ -328,14 +328,6 @@ def test_a_rank_that_serves_its_samples_in_another_order_is_named(
     assert found.record.failure == "rank 1 was not served the samples of its plan in the drawn order"
 
 
-def test_a_job_that_was_restarted_has_failed(
-    bench: Bench, run_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
-    found = trained(cell_of("lmdb", max_steps=2), bench, run_folder)
-    assert found.record.failure == "the launcher started the ranks again (1 time)"
-
-
 @pytest.mark.still_pages
 def test_the_rates_of_a_job_from_a_cold_start_are_those_of_all_ranks(bench: Bench, run_folder: Path) -> None:
     cell = cell_of("hdf5", cache="cold", compute="none", model="none", ranks=2, batch_size=20)

@@ -303,7 +303,6 @@ def test_a_dry_run_plans_the_rounds_of_both_sides(budget: tuple[str, ...], round
         (("--against", "HEAD", "--timeout", "60"), "--timeout is not for --against"),
         (("--against", "HEAD", "--node", "1"), "--nodes is not for --against"),
         (("--against", "HEAD", "--only", "ldmb"), "--only: no cell is called 'ldmb'"),
-        (("--budget", "8 min"), "--budget needs --against"),
         (("--budget", "soon", "--against", "HEAD"), "--budget: 'soon' is no time"),
     ],
 )

@@ -113,7 +113,6 @@ def test_every_number_is_refused_in_one_line_with_its_option(value: str, words: 
         ("trace . there", "(there). 'storebench trace --help' explains it."),
         ("mesure", "'mesure'. 'storebench --help' lists all commands."),
         ("data fetch", "'storebench data fetch --help' explains it."),
-        ("check a b --format yaml", "--format: "),
         ("--wrong", "no such option: --wrong"),
     ],
 )

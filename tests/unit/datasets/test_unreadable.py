@@ -122,7 +122,7 @@ def test_damage_that_only_decoding_finds_fails_later_without_it(tmp_path: Path, 
         *("--compute", "none", "--batch-size", "1", "--replicates", "1", "--out", str(tmp_path / "run")),
     )
     assert ran.returncode == 5
-    assert "sample 41: an original payload of" in ran.stderr
+    assert "sample 41: original: a payload of" in ran.stderr
 
 
 def test_a_store_of_other_samples_says_what_has_changed(photos: Path, cli: Cli) -> None:
