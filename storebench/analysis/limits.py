@@ -20,7 +20,7 @@ REMEDIES = {
     Limit.DECODE: "more workers, a faster decoder, or raw pixels",
     Limit.PREP: "more workers, or cheaper augmentation",
     Limit.FETCH: "more reads in flight, or more memory",
-    Limit.LATENCY: "more reads in flight (workers, a direct reader, requests), or more memory",
+    Limit.LATENCY: "more reads in flight, or more memory",
     Limit.STORAGE: "a faster disk or line, fewer bytes (a codec), or more memory",
     Limit.HANDOFF: "larger batches, or another loader",
     Limit.BALANCED: "no single part limits it",

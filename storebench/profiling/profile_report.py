@@ -276,21 +276,22 @@ def _code(file: str, line: int) -> str:
 
 
 def home_of(opened: Counter[str]) -> tuple[str, str]:
-    """Return the innermost folder of nearly all files of the kind that was seen open most, and their suffix.
+    """Return the innermost folder of nearly all open files of one kind, that of the largest, and their suffix.
 
     A process has lists and models open as well, so images count before all others.
     """
-    kinds: Counter[str] = Counter()
-    for path, count in opened.items():
-        kinds[Path(path).suffix.lower()] += count
-    if not kinds:
+    sizes: dict[Path, int] = {}
+    for path in map(Path, opened):
+        if not path.is_dir():
+            sizes[path] = path.stat().st_size if path.is_file() else 0  # gone since
+    if not sizes:
         return "", ""
-    suffix = max(kinds, key=lambda kind: (kind in _IMAGES, kinds[kind]))
+    suffix = max(sizes, key=lambda path: (path.suffix.lower() in _IMAGES, sizes[path])).suffix.lower()
+    counts = {path: opened[str(path)] for path in sizes if path.suffix.lower() == suffix}
     above: Counter[Path] = Counter()
-    for path, count in opened.items():
-        if path.lower().endswith(suffix):
-            above.update(dict.fromkeys(Path(path).parents, count))
-    homes = [folder for folder, count in above.items() if count >= _NEARLY_ALL * kinds[suffix]]
+    for path, count in counts.items():
+        above.update(dict.fromkeys(path.parents, count))
+    homes = [folder for folder, count in above.items() if count >= _NEARLY_ALL * sum(counts.values())]
     return str(max(homes, key=lambda home: len(home.parts))), suffix
 
 

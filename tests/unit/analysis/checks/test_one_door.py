@@ -19,7 +19,7 @@ from tests.support.planted import make_record, write_run
 
 VERBS: dict[str, Callable[[Path, Path], Sequence[Any]]] = {
     "report": lambda run, out: ("report", run, "--out", out),
-    "plan": lambda run, out: ("plan", run, "--accelerator", "mine=500"),
+    "plan": lambda run, _: ("plan", run, "--accelerator", "mine=500"),
     "export": lambda run, out: ("export", run, "--csv", out),
     "trace": lambda run, out: ("trace", run, "--out", out),
     "validate": lambda run, _: ("validate", run),
