@@ -23,7 +23,6 @@ from unittest import mock
 
 from storebench.system import processes
 from storebench.system.processes import fork_when_settled
-from tests.support.short_yardsticks import shorten
 
 RANKS = ("torch.distributed.launcher.api", "torch._dynamo")
 """What the agent and the ranks of a job import, the second for DistributedDataParallel."""
@@ -131,6 +130,8 @@ def _program(command: Sequence[Any]) -> Callable[[], None] | None:
 
 def _run_program(module: str, *arguments: str) -> None:
     if module == "storebench.worker":
+        from tests.support.short_yardsticks import shorten  # imports torch, which the newest Python may lack
+
         shorten()
     if module == "storebench.ranks.agent":
         handlers = "torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler"
