@@ -139,6 +139,8 @@ def _run_program(module: str, *arguments: str) -> None:
         # Or a rank may wait for ever: the store's thread looks up the name of each rank, and holds the resolver's lock.
         fork_when_settled()
     sys.argv = [module, *arguments]
+    # A test of the same process may have imported the module.
+    warnings.filterwarnings("ignore", "'storebench", RuntimeWarning, "runpy")
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 

@@ -13,6 +13,7 @@ SCRIPTS = {
     "counters": ("--size", "500", "--replicates", "1"),
     "direct": ("--quick", "--only", "5"),
     "growth": ("--sizes", "64", "128", "--backends", "lmdb"),
+    "mutants": ("upside down",),
     "loaders": ("--rounds", "1", "--datasets", "cifar10", "--backends", "lmdb", "--samples", "640"),
     "overhead": ("--seconds", "0.1", "--only", "computes nothing"),
     "peers": ("npy", "webdataset", *CIFAR, "--codec", "raw", *SMALL),
