@@ -16,6 +16,7 @@ from storebench.cli.options import (
     RunFolderOption,
     StoresOption,
     require_devices,
+    require_writable,
     timeout_option,
 )
 from storebench.cli.run import (
@@ -142,6 +143,8 @@ def bench(
         folder = out or new_run_folder(loaded.name)
         place = stores or (stores_of(folder) if resume else None) or stores_dir()
         writes_into(folder)
+        if report is not None:
+            require_writable(report, "--report")
         node_options = {"nodes": nodes, "rendezvous": rendezvous, "node": node}
         node_words = [
             word
@@ -154,6 +157,7 @@ def bench(
             "--retry-failed needs --resume": retry_failed and not resume,
             "--nodes is not for --against": is_side and node_words,
             "--timeout is not for --against": is_side and timeout,
+            "--report is not for --against": is_side and report,
             "a comparison with a revision cannot be resumed": is_side and resume,
             "--rendezvous and --node need --nodes": node_words and nodes is None,
         }

@@ -164,8 +164,8 @@ class _OutputFolder:
 class Show(Protocol):
     """Shows how far work is, and what of it runs now."""
 
-    def __call__(self, title: str, done: float, total: int | None, note: str = "") -> None:
-        """Show it, if it was not shown just now."""
+    def __call__(self, title: str, done: float, total: int | None, note: str = "", above: str = "") -> None:
+        """Show it, if it was not shown just now; on a terminal, with some lines above."""
 
 
 @contextmanager
@@ -177,7 +177,7 @@ def shown(unit: str) -> Iterator[Show]:
         return
     last_s = time.monotonic()
 
-    def show(title: str, done: float, total: int | None, note: str = "") -> None:
+    def show(title: str, done: float, total: int | None, note: str = "", above: str = "") -> None:  # noqa: ARG001
         nonlocal last_s
         if done != total and time.monotonic() - last_s < LOG_EVERY_S:
             return
@@ -194,6 +194,15 @@ def _bar() -> Iterator[Show]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
     from rich.table import Column
+    from rich.text import Text
+
+    lines = Text()
+
+    class Bar(Progress):
+        def get_renderables(self) -> Iterator[Any]:
+            if lines:
+                yield lines
+            yield from super().get_renderables()
 
     columns = (
         TextColumn("{task.description}", markup=False, table_column=Column(ratio=1, no_wrap=True)),
@@ -201,7 +210,7 @@ def _bar() -> Iterator[Show]:
         MofNCompleteColumn(),
         TextColumn("{task.fields[note]}", markup=False),
     )
-    bar = Progress(
+    bar = Bar(
         *columns,
         console=Console(stderr=True),
         auto_refresh=False,
@@ -211,8 +220,9 @@ def _bar() -> Iterator[Show]:
     )
     task, drawn_s = bar.add_task("", total=None, note="", visible=False), -math.inf
 
-    def show(title: str, done: float, total: int | None, note: str = "") -> None:
+    def show(title: str, done: float, total: int | None, note: str = "", above: str = "") -> None:
         nonlocal drawn_s
+        lines.plain = above
         bar.update(task, description=plain(title), completed=done, total=total, note=note, visible=True)
         if time.monotonic() - drawn_s >= DRAW_EVERY_S:
             drawn_s = time.monotonic()

@@ -110,15 +110,10 @@ def print_summary(
     results: "Results",
     named: Sequence["Accelerator"] = (),
     stores: Path | None = None,
-    report: Path | None = None,
 ) -> None:
-    """Print the answer of a run; with a folder for it, write its report as well."""
-    from storebench.report.build import write_content
     from storebench.report.content import content_of
 
     content = content_of(results, named)
-    if report is not None:
-        say(f"page: {write_content(content, report)[0]}")
     put_content(content, stores)
     told = content.answer
     if told.base is None or told.base.whole is None:

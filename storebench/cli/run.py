@@ -308,7 +308,7 @@ def continued_by(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reported_after_interrupt(folder: Path, report: Path | None) -> Iterator[None]:
-    """Report on the rounds that are done if a run is interrupted."""
+    """Write the report of an interrupted run, if it has records."""
     from storebench.analysis.checks.records import read_results
     from storebench.record.lines import RECORDS_NAME
 
@@ -316,8 +316,15 @@ def reported_after_interrupt(folder: Path, report: Path | None) -> Iterator[None
         yield
     except KeyboardInterrupt:
         if report is not None and (folder / RECORDS_NAME).is_file():
-            print_summary(read_results(folder / RECORDS_NAME, allow_invalid=True), report=report)
+            write_page(read_results(folder / RECORDS_NAME, allow_invalid=True), report)
         raise
+
+
+def write_page(results: "Results", report: Path) -> None:
+    from storebench.report.build import write_content
+    from storebench.report.content import content_of
+
+    say(f"page: {write_content(content_of(results), report)[0]}")
 
 
 def finish(
@@ -339,11 +346,11 @@ def finish(
 
         put_json([record_to_dict(record) for record in records])
     else:
-        print_summary(results, named, stores, report)
-    draws = (
-        f"; 'storebench report {shlex.quote(str(folder))} --out report' draws them" if report is None else ""
-    )
-    say(f"{folder}: {number_of(len(records), 'record')}{draws}")
+        print_summary(results, named, stores)
+    draws = f"; 'storebench report {shlex.quote(str(folder))} --out report' draws them"
+    say(f"{folder}: {number_of(len(records), 'record')}{draws * (report is None)}")
+    if report is not None:
+        write_page(results, report)
     failed = failures(records)
     if failed:
         raise errors.CellFailedError(

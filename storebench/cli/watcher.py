@@ -1,14 +1,11 @@
 """What a run will do, and its progress on standard error."""
 
 import contextlib
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
-
-import typer
 
 from storebench.cli.common import Show, progress, put, put_json, say, shown
 from storebench.settings.words import ComputeKind, LoaderKind
@@ -18,13 +15,11 @@ if TYPE_CHECKING:
     from storebench.ranks.heartbeat import Position
     from storebench.record.schema import Cell, Record
     from storebench.run.dry_run import RunPlan
+    from storebench.run.folder import Run
     from storebench.run.scenario import Scenario
     from storebench.run.schedule import PendingReplicate, ReplicateKey
     from storebench.stores.convert import BuildOptions
 
-
-# Rounds that are shorter are not shown one by one: reading their records takes a second or two.
-_ROUNDS_EVERY_S = 20.0
 
 # Part of the first replicate after which its pace tells something; before, it is that of starting a process.
 _TELLING = 0.1
@@ -110,8 +105,7 @@ class StderrWatcher:
         self._position, self._total = 0, 0
         self._disturbed: dict[ReplicateKey, bool] = {}
         self._failed: set[str] = set()
-        self._told_s = time.monotonic()
-        self._lines = 0
+        self._matrix = ""
 
     def __enter__(self) -> Self:
         return self
@@ -153,7 +147,7 @@ class StderrWatcher:
         cell = self._work.cell
         done = self._position + min(epochs / cell.epochs, 0.99)
         title = f"{Path(cell.data.name).name} from {cell.backend.name}, {cell.cache}: {phase}"
-        self._show(title, done, self._total, self._left(done))
+        self._show(title, done, self._total, self._left(done), self._matrix)
 
     def _left(self, done: float) -> str:
         """Return words for the time that is left at the pace so far, at most the budget's; "" while it is unknown."""
@@ -176,21 +170,12 @@ class StderrWatcher:
                 self._failed.add(work.cell.cell_id)
                 say(f"{describe(work.cell)}, replicate {work.replicate}: FAILED: {record.failure}")
 
-    def round_finished(self, number: int, folder: Path) -> None:
-        """Show the stores by settings so far, if the last time is long ago: in place on a terminal, else as a line."""
-        if time.monotonic() - self._told_s < _ROUNDS_EVERY_S:
-            return
-        self._told_s = time.monotonic()
+    def round_finished(self, number: int, run: "Run") -> None:
+        """Say the answer so far; on a terminal, show the stores by settings over the bar."""
         from storebench.cli.results import so_far
 
-        self._open.close()  # the bar, which is drawn anew
-        self._show = None
-        sentence, matrix = so_far(folder)
-        if sys.stderr.isatty():
-            over = f"\x1b[{self._lines}F\x1b[J" if self._lines else ""
-            typer.echo(f"{over}{matrix}", err=True, nl=False)
-            self._lines = matrix.count("\n") + 1
-        say(f"after round {number + 1}: {sentence}")
+        sentence, self._matrix = so_far(run.folder)
+        say(f"round {number + 1} of {run.scenario.replicates}: {sentence}")
 
     def ended(self, cells: Sequence["Cell"], rounds: int) -> None:
         count = number_of(len(cells), "cell")

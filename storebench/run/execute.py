@@ -84,8 +84,8 @@ class Watcher(Protocol):
         """React to the records of a finished replicate."""
         return
 
-    def round_finished(self, number: int, folder: Path) -> None:  # noqa: ARG002
-        """React to the end of a round that others follow, from 0, of the run in `folder`."""
+    def round_finished(self, number: int, run: Run) -> None:  # noqa: ARG002
+        """React to the end of a round, from 0, that others follow."""
         return
 
     def ended(self, cells: Sequence[Cell], rounds: int) -> None:  # noqa: ARG002
@@ -309,7 +309,7 @@ class _Rounds:
             for pending in again:
                 self._measure(pending, self.work.index(replicates[-1]))
         if self._left(number + 1, self.run.scenario.replicates):
-            self.watcher.round_finished(number, self.run.folder)
+            self.watcher.round_finished(number, self.run)
 
     def _repeats(self, pending: PendingReplicate) -> bool:
         """Whether a replicate is worth another attempt, for which there is time beside the fewest rounds."""

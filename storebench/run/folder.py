@@ -154,7 +154,8 @@ class Run:
         ended = {**self.ended, **{cell.cell_id: rounds for cell in cells}}
         with claimed(self.folder):
             about = read_about(self.folder / RUN_NAME)
-            write_about(self.folder, about.model_copy(update={"ended": ended}))
+            scenario = about.scenario | {"budget": self.scenario.budget}  # that of this command
+            write_about(self.folder, about.model_copy(update={"ended": ended, "scenario": scenario}))
         return dataclasses.replace(self, ended=ended)
 
     def discard(self) -> None:
