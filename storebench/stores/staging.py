@@ -10,7 +10,7 @@ from pathlib import Path
 from storebench.errors import StorebenchError, from_os_error
 from storebench.filesystem import sync
 from storebench.system.progress import Say, mute
-from storebench.system.scratch import is_at, scratch_folder
+from storebench.system.scratch import EARLIER, is_at, scratch_folder
 from storebench.system.whole_files import made_folder
 
 
@@ -56,7 +56,7 @@ def new_folder(target: Path, *last: str) -> Iterator[Path]:
                 sync(folder / name)
             sync(folder)
             if os.path.lexists(target):
-                _replaced(target, folder, work / "earlier")  # which is removed with `work`
+                _replaced(target, folder, work / EARLIER)  # which is removed with `work`
             else:
                 folder.rename(target)
             sync(target.parent)

@@ -19,6 +19,7 @@ from storebench.system.libc import LIBC
 from storebench.system.processes import end_processes
 
 PREFIX = "storebench-"
+EARLIER = "earlier"  # in an unfinished folder, what the folder beside it replaces
 SEGMENTS = Path("/dev/shm")  # noqa: S108 - POSIX shared memory is exactly this folder on Linux
 SEGMENT_PREFIX = f"{PREFIX}pixels"
 
@@ -135,6 +136,10 @@ def sweep(place: Path | None = None) -> list[Path]:
     ended = end_processes(with_processes) if with_processes else []
     remove_segments_of(ended)
     for folder, lock in abandoned:
+        if os.path.lexists(folder / EARLIER):  # killed between two renamings: the other one is whole
+            for path in (path for path in folder.iterdir() if path.name != EARLIER):
+                with contextlib.suppress(OSError):  # its name was taken again
+                    path.rename(folder.parent / path.name)
         _delete(folder)
         os.close(lock)
     removed = [folder for folder, _ in abandoned]

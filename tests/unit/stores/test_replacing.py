@@ -13,7 +13,7 @@ from storebench.formats import parse_backend
 from storebench.stores.convert import BuildOptions, Replace, convert
 from storebench.stores.find import Store, StoreSamples, open_store
 from storebench.stores.verify import verify_store
-from storebench.system.scratch import NODE
+from storebench.system.scratch import NODE, sweep
 from tests.support.small_datasets import SPEC, Gradients
 
 OLD, NEW = Gradients(fingerprint="old"), Gradients(fingerprint="new")
@@ -87,6 +87,23 @@ def test_an_error_between_two_renamings_leaves_one_whole_store(
         replace(old)
     assert len(calls) >= nth
     assert (age(old), beside(old)) == ("new" if nth == 2 and done else "old", [])
+
+
+def test_a_kill_between_two_renamings_is_made_good_by_the_next_sweep(
+    old: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real: Callable[..., None] = os.rename
+    child = os.fork()
+    if not child:
+        monkeypatch.setattr(os, "rename", lambda *names: real(*names) if old.exists() else os._exit(9))
+        try:
+            replace(old)
+        finally:
+            os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    assert not old.exists()
+    sweep(old.parent)
+    assert (age(old), beside(old)) == ("new", [])
 
 
 def test_what_another_machine_builds_is_left_alone(old: Path) -> None:
