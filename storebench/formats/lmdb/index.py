@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import os
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -15,8 +16,8 @@ from storebench.errors import CorruptStoreError, StorebenchError, UsageError
 from storebench.formats.lmdb.pages import DATA_FILE, Nodes, PageFile, current_meta, leaves, sub_databases
 from storebench.system.scratch import scratch_folder, user_cache_folder
 
-_VERSION = 2
-_HEADER_BYTES = 8 * 8
+_VERSION = 3
+_HEADER_BYTES = 9 * 8
 
 
 class FileIdentity(NamedTuple):
@@ -31,8 +32,7 @@ class FileIdentity(NamedTuple):
     def of(cls, file: PageFile) -> Self:
         status = os.fstat(file.fd)
         transaction = current_meta(file.fd, file.path).transaction
-        inode = status.st_ino % 2**63  # some FUSE file systems number files by hashes
-        return cls(status.st_size, status.st_mtime_ns, inode, transaction)
+        return cls(status.st_size, status.st_mtime_ns, status.st_ino, transaction)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,8 +139,10 @@ def _cache_places(path: Path) -> list[Path]:
     return [store.parent / name, *([] if cache is None else [cache / f"{tag}{name}"])]
 
 
-def _header(identity: FileIdentity, page_bytes: int, numbered: int, count: int) -> Integers:
-    return np.array([_VERSION, *identity, page_bytes, numbered, count], "<i8")
+def _header(identity: FileIdentity, page_bytes: int, numbered: int, count: int, places: bytes) -> bytes:
+    fields = (_VERSION, *identity, page_bytes, numbered, count, zlib.crc32(places))
+    # Any of 64 bits: some FUSE file systems number files by hashes.
+    return b"".join((field % 2**64).to_bytes(8, "little") for field in fields)
 
 
 def _load(place: Path, identity: FileIdentity, page_bytes: int) -> PageIndex | None:
@@ -151,10 +153,9 @@ def _load(place: Path, identity: FileIdentity, page_bytes: int) -> PageIndex | N
         return None
     if len(raw) < _HEADER_BYTES:
         return None
-    header = np.frombuffer(raw, "<i8", 8)
-    numbered, count = int(header[6]), int(header[7])
-    expected = _header(identity, page_bytes, numbered, count)
-    if not np.array_equal(header, expected) or len(raw) != _HEADER_BYTES + 12 * count:
+    numbered, count = map(int, np.frombuffer(raw, "<u8", 2, 6 * 8))
+    header = _header(identity, page_bytes, numbered, count, raw[_HEADER_BYTES:])
+    if not raw.startswith(header) or len(raw) != _HEADER_BYTES + 12 * count:
         return None
     return PageIndex(
         identity=identity,
@@ -167,15 +168,14 @@ def _load(place: Path, identity: FileIdentity, page_bytes: int) -> PageIndex | N
 
 def _keep(index: PageIndex, places: list[Path]) -> None:
     """Write the index to the first place that can be written. A reader also works without the file."""
-    header = _header(index.identity, index.page_bytes, index.numbered, len(index))
+    arrays = index.offsets.tobytes() + index.lengths.tobytes()
+    header = _header(index.identity, index.page_bytes, index.numbered, len(index), arrays)
     for place in places:
         with contextlib.suppress(OSError, StorebenchError):
             place.parent.mkdir(parents=True, exist_ok=True)
             with scratch_folder("kept", place.parent) as scratch:
                 unfinished = scratch / place.name
-                unfinished.write_bytes(
-                    b"".join(part.tobytes() for part in (header, index.offsets, index.lengths))
-                )
+                unfinished.write_bytes(header + arrays)
                 unfinished.chmod(0o644)
                 unfinished.replace(place)
             return

@@ -284,11 +284,11 @@ def leaves(file: PageFile, tree: Tree) -> Iterator[Nodes]:
     if not 1 <= tree.depth <= MAX_DEPTH:
         raise CorruptStoreError(f"a tree of {tree.depth} levels", where=file.path)
     level = file.check_numbers(np.array([tree.root], np.uint64), "the meta page")
-    branches = 0
+    pages = 0
     for depth in range(1, tree.depth + 1):
-        branches += len(level) if depth < tree.depth else 0
-        # If a page pointed back up, every level would be longer than the last.
-        if branches > file.pages or (depth == tree.depth and len(level) != tree.leaf_pages):
+        pages += len(level)
+        # If a page pointed back up, or two to one page, each level could be many times longer than the last.
+        if pages > file.pages or (depth == tree.depth and len(level) != tree.leaf_pages):
             raise CorruptStoreError("the tree has more or fewer pages than its record says", where=file.path)
         if depth < tree.depth:
             parts = [file.children(file.parse(some, BRANCH)) for some in _chunks(level, file.meta.page_bytes)]

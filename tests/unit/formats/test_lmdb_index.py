@@ -270,11 +270,12 @@ def test_a_kept_index_of_another_state_is_not_used(folder: Path) -> None:
     assert served(folder, open_index(folder)) == list(judged(folder).values())
 
 
-def test_a_kept_index_that_is_cut_or_no_index_is_built_anew(folder: Path) -> None:
+def test_a_kept_index_that_is_cut_or_damaged_or_no_index_is_built_anew(folder: Path) -> None:
     write(folder, numbered(100, 3000))
     open_index(folder)
     kept = folder.parent / ".db.pages"
-    for damaged in (kept.read_bytes()[:-5], os.urandom(5000)):
+    whole = kept.read_bytes()
+    for damaged in (whole[:-5], whole[:200] + bytes([whole[200] ^ 1]) + whole[201:], os.urandom(5000)):
         kept.write_bytes(damaged)
         assert served(folder, open_index(folder)) == list(judged(folder).values())
 
