@@ -67,7 +67,7 @@ class Hdf5DirectReader(ExtentReader):
             return start + np.arange(count) * size, np.full(count, size, np.int64)
         bounds = read_whole(file["offset"].id, "offset", count + 1, self._path)
         blob = file["payload"]
-        if bounds[0] != 0 or (np.diff(bounds) < 0).any():
+        if bounds[0] != 0 or (np.diff(bounds) <= 0).any():
             raise damaged("the offsets do not ascend from 0", self._path)
         if blob.shape != (int(bounds[-1]),) or blob.dtype != np.uint8 or not blob.chunks or blob.compression:
             raise damaged(
@@ -84,11 +84,11 @@ class Hdf5DirectReader(ExtentReader):
         if (addresses < 0).any():
             raise damaged("a chunk was never written", self._path)
         starts, stops = bounds[:-1], bounds[1:]
-        numbers = np.minimum(starts // chunk, len(addresses) - 1)
+        numbers = starts // chunk
         offsets = addresses[numbers] + starts - numbers * chunk
         lengths = stops - starts
         apart = np.append(np.diff(addresses) != chunk, False)
-        ends = (np.maximum(stops, starts + 1) - 1) // chunk
+        ends = (stops - 1) // chunk
         gaps = np.concatenate([np.zeros(1, np.int64), np.cumsum(apart)])
         for sample in np.flatnonzero(gaps[ends] > gaps[numbers]).tolist():
             edge = (int(numbers[sample]) + 1) * chunk
