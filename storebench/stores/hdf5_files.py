@@ -69,6 +69,8 @@ def hdf5_samples(container: Container, samples: int) -> FileSamples | None:
         others += [f"{name} ({what})" for name, what in elsewhere.items()]
         notes = {"other data sets": listed(others)} if others else {}
         if main is None:
+            for name in elsewhere:
+                checked_array(name, arrays, path)  # its error names it
             return None
         data = checked_array(main[0], arrays, path)
         if len(main) > 1:
@@ -127,8 +129,8 @@ def _offsets(name: str, arrays: dict[str, Any]) -> Any:
     for other, offsets in arrays.items():
         is_beside = posixpath.dirname(other) == posixpath.dirname(name) and not isinstance(offsets, str)
         if is_beside and offsets.ndim == 1 and offsets.dtype.kind in "iu" and len(offsets) > 1:
-            ends = offsets[:1].tolist() + offsets[-1:].tolist()
-            if ends == [0, len(data)]:
+            values = offsets[:]
+            if values[0] == 0 and values[-1] == len(data) and (values[1:] >= values[:-1]).all():
                 return offsets
     return None
 

@@ -35,31 +35,33 @@ _NAME_RECORD_BYTES, _PAGE_HEADER_BYTES = 48, 16
 KeyLength = tuple[bytes, int]  # a key, and the bytes of its value
 
 
-def lmdb_samples(path: Path, samples: int) -> FileSamples:
+def lmdb_samples(path: Path, samples: int) -> FileSamples | None:
     """Return the records of a database; nothing is written, and no lock file is made."""
     patterns: defaultdict[bytes, list[KeyLength]] = defaultdict(list)
     with reading(path), open_lmdb(path) as env:
-        page_bytes, count, looked_at = int(env.stat()["psize"]), env.stat()["entries"], 0
+        page_bytes, count = int(env.stat()["psize"]), env.stat()["entries"]
         deadline = time.perf_counter() + SCAN_S
         with env.begin(buffers=True) as transaction:  # views, so that no page of a value is read
             for key, value in itertools.islice(transaction.cursor(), MOST_SCANNED):
                 patterns[re.sub(rb"\d+", b"#", bytes(key))].append((bytes(key), len(value)))
-                looked_at += 1
                 if time.perf_counter() > deadline:
                     break
     records = list(itertools.chain.from_iterable(patterns.values()))
-    if records and {length for _, length in records} == {_NAME_RECORD_BYTES}:
-        raise CorruptDataError("named databases are not read", where=path)
+    if not records:
+        return None
+    if {length for _, length in records} == {_NAME_RECORD_BYTES}:
+        what, hint = "named databases are not read", "Copy one into a file of its own."
+        raise CorruptDataError(what, where=path, hint=hint)
     name, members, notes = "records", records, dict[str, str]()
-    main = max(patterns, key=lambda pattern: _weight(patterns[pattern]), default=b"")
+    main = max(patterns, key=lambda pattern: _weight(patterns[pattern]))
     if len(patterns) > 1 and _weight(patterns[main]) >= MAIN_FRAC * _weight(records):
         name, members = key_text(main), patterns[main]
         notes["other records"] = listed([key_text(pattern) for pattern in patterns if pattern != main])
     lengths = spread([length for _, length in members])
     part = SampleSet(
         name=name,
-        samples=round(len(members) / max(1, looked_at) * count),
-        exact=looked_at == count,
+        samples=round(len(members) / len(records) * count),
+        exact=len(records) == count,
         layout=f"B+-tree of {page_bytes:,}-byte pages",
         sample_bytes=lengths,
         # The pages of a value: those of its own, or the leaf that it lies in.

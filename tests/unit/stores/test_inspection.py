@@ -278,6 +278,14 @@ def _filtered(folder: Path) -> Path:
     return path
 
 
+def _virtual(folder: Path) -> Path:
+    layout = h5py.VirtualLayout((50, 100), np.uint8)
+    layout[:] = h5py.VirtualSource("other.h5", "data", (50, 100))
+    with h5py.File(folder / "virtual.h5", "w") as file:
+        file.create_virtual_dataset("rows", layout)
+    return folder / "virtual.h5"
+
+
 REFUSED: dict[str, tuple[Callable[[Path], Path], type[StorebenchError], str]] = {
     "nothing": (lambda folder: folder / "gone", DataNotFoundError, "No such file"),
     "text": (_text, DataNotFoundError, "by its content"),
@@ -288,6 +296,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], type[StorebenchError], str]] = 
         lambda folder: write_lmdb(folder, numbered(IMAGES), name="train"), CorruptDataError, "named databases",
     ),
     "damaged chunk": (_damaged_chunk, CorruptDataError, "HDF5 cannot read it"),
+    "a virtual data set": (_virtual, CorruptDataError, "rows is a virtual data set, which is not read. Copy its values"),
     "a filter that is not there": (_filtered, MissingDependencyError, "32001"),
 }  # fmt: skip
 
