@@ -70,7 +70,7 @@ bench-%: setup ## Run scenarios/NAME.toml and report on it ('storebench scenario
 	  $(call bench,$*,$(REPORT)-$*); \
 	else $(BIN)/python -m benchmarks.$*; fi
 
-bench-profile: setup ## Plant a limit into 31 training loops: is it named, and is the gain of removing it predicted? (6 minutes)
+bench-profile: setup ## Plant a limit into 35 training loops: is it named, and is the gain of removing it predicted? (2 minutes)
 	$(BIN)/python -m benchmarks.profile_cases
 
 bench-png: BACKENDS := png

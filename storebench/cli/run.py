@@ -232,7 +232,6 @@ def begun(
     first: "FirstRun | None" = None,
 ) -> Iterator["Run"]:
     """Yield a new run, which no other command can execute at the same time, after saying what it will do."""
-    from storebench.run.about import note_whole
     from storebench.run.dry_run import plan_run, require_space
     from storebench.run.folder import Run
     from storebench.system.lock import claimed
@@ -240,12 +239,9 @@ def begun(
     plan = plan_run(scenario, cells, stores, progress=progress)
     require_space(plan, stores)
     with claimed(folder), continued_by(folder):
-        run = Run.create(scenario, folder, plan.cells, plan.allowed.refused, stores, command)
-        notes = plan.notes
-        if first is not None:
-            notes = [*notes, *first.notes]
-            note_whole(folder, first.whole)
-        for line in (*notes, loop_line(plan.cells), total_line(scenario, plan)):
+        whole, notes = (first.whole, first.notes) if first else (None, ())
+        run = Run.create(scenario, folder, plan.cells, plan.allowed.refused, stores, command, whole)
+        for line in (*plan.notes, *notes, loop_line(plan.cells), total_line(scenario, plan)):
             say(line)
         yield run
 

@@ -117,11 +117,6 @@ def fewer_replicates(about: About) -> dict[str, int] | None:
     return {cell.cell_id: number for cell, number in numbers.items()}
 
 
-def note_whole(run: Path, whole: Whole) -> None:
-    """Describe the whole dataset in the ``run.json`` of a run that measures a part of it."""
-    write_about(run, read_about(run / RUN_NAME).model_copy(update={"whole": whole}))
-
-
 def whole_of(run: Path) -> Whole | None:
     """Return the whole dataset of a run that chose its backends; None for other runs."""
     about = about_of(run)

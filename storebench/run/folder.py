@@ -30,7 +30,7 @@ from storebench.record.lines import (
 )
 from storebench.record.schema import Cell, Record, Status
 from storebench.record.step_files import free_names, merge_tables, merged_names
-from storebench.run.about import About, make_run_folders, read_about, write_about
+from storebench.run.about import About, Whole, make_run_folders, read_about, write_about
 from storebench.run.replicates import badness, counted, wants_repeat
 from storebench.run.scenario import Scenario
 from storebench.run.schedule import PendingReplicate, ReplicateKey, is_whole, replicate_key, schedule
@@ -64,6 +64,7 @@ class Run:
         refused: Mapping[Cell, UsageError] = {},
         stores: Path | None = None,
         command: Sequence[str] = (),
+        whole: Whole | None = None,
     ) -> "Run":
         """Make the folder of a new run; ``run.json`` names what was left out, and the command that continues it."""
         with claimed(folder):
@@ -87,6 +88,7 @@ class Run:
                     for cell, error in refused.items()
                 ],
                 "stores": os.path.relpath(stores.resolve(), folder.resolve()) if stores else "",
+                "whole": whole,
             }
             make_run_folders(folder)
             write_about(folder, About.model_validate(about))

@@ -87,11 +87,14 @@ def refusals(cells: Iterable[Cell], stores: Path) -> dict[Cell, UsageError]:
         )
         refused |= dict.fromkeys(bounded, error)
     for cell in listed:
-        if cell.place.folder and not Path(cell.place).is_dir():
+        if not cell.place.folder:
+            continue
+        if not Path(cell.place).is_dir():
             hint = "Mount the share, or make the folder."
             refused[cell] = UsageError("there is no such folder", where=cell.place, hint=hint)
-        elif cell.place.folder and (unreached := cache_refusal(cell.cache, Path(cell.place))):
-            refused[cell] = unreached
+        elif cell.cache is not CacheState.ANY and (trial := unreachable(Path(cell.place)).get(cell.cache)):
+            what = f"no cell can be {cell.cache} here: {trial}"
+            refused[cell] = UsageError(what, where=cell.place, hint="Set cache to 'any'.")
     limited = [cell for cell in listed if cell.memory_bytes is not None]
     throttled = [cell for cell in listed if cell.tier is not None]
     for held, kind in ((limited, MemoryGroup), (throttled, ThrottledGroup)):
@@ -106,13 +109,6 @@ def refusals(cells: Iterable[Cell], stores: Path) -> dict[Cell, UsageError]:
         no_disk = UsageError(f"reads cannot be limited here: {fstype} is on no block device", where=stores)
         refused |= dict.fromkeys(on_folder, no_disk)
     return {cell: refused[cell] for cell in listed if cell in refused}
-
-
-def cache_refusal(state: CacheState, folder: Path) -> UsageError | None:
-    """Return the reason why the page cache cannot be in a state for files in `folder`, by trying; None if it can."""
-    if state is CacheState.ANY or (reason := unreachable(folder).get(state)) is None:
-        return None
-    return UsageError(f"no cell can be {state} here: {reason}", where=folder, hint="Set cache to 'any'.")
 
 
 def check_size(cell: Cell, store_bytes: int) -> None:

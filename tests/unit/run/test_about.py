@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from storebench.record.lines import RUN_NAME
-from storebench.run.about import Whole, note_whole, whole_of
+from storebench.run.about import About, Whole, whole_of, write_about
 
 WHOLE = Whole(count=40_000, total_bytes=5 << 30, memory_bytes=24 << 30, fits=True)
 
@@ -20,7 +20,7 @@ def describe(folder: Path, **more: Any) -> None:
 def test_it_is_read_as_it_was_noted(tmp_path: Path) -> None:
     describe(tmp_path)
     assert whole_of(tmp_path) is None
-    note_whole(tmp_path, WHOLE)
+    write_about(tmp_path, About(run_id="r", cells=[], whole=WHOLE))
     assert whole_of(tmp_path) == WHOLE
 
 
