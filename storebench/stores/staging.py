@@ -56,9 +56,8 @@ def new_folder(target: Path, *last: str) -> Iterator[Path]:
                 sync(folder / name)
             sync(folder)
             if os.path.lexists(target):
-                _replaced(target, folder, work / EARLIER)  # which is removed with `work`
-            else:
-                folder.rename(target)
+                target.rename(work / EARLIER)  # removed with `work`, or put back if `folder` is still in it
+            folder.rename(target)
             sync(target.parent)
         except OSError as error:
             raise from_os_error(error, target) from error
@@ -67,14 +66,3 @@ def new_folder(target: Path, *last: str) -> Iterator[Path]:
                 error.where = error.where.replace(str(folder), str(target))
             error.what = error.what.replace(str(folder), str(target))  # `folder` is gone when this is read
             raise
-
-
-def _replaced(target: Path, new: Path, earlier: Path) -> None:
-    """Rename `target` to `earlier`, and `new` to `target`."""
-    try:
-        target.rename(earlier)
-        new.rename(target)
-    except BaseException:
-        with contextlib.suppress(OSError):  # `target` is there, the old or the new one
-            earlier.rename(target)
-        raise

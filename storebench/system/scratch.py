@@ -19,7 +19,7 @@ from storebench.system.libc import LIBC
 from storebench.system.processes import end_processes
 
 PREFIX = "storebench-"
-EARLIER = "earlier"  # in an unfinished folder, what the folder beside it replaces
+EARLIER = "earlier"  # in an unfinished folder, the name of what the folder beside it replaces
 SEGMENTS = Path("/dev/shm")  # noqa: S108 - POSIX shared memory is exactly this folder on Linux
 SEGMENT_PREFIX = f"{PREFIX}pixels"
 
@@ -136,10 +136,6 @@ def sweep(place: Path | None = None) -> list[Path]:
     ended = end_processes(with_processes) if with_processes else []
     remove_segments_of(ended)
     for folder, lock in abandoned:
-        if os.path.lexists(folder / EARLIER):  # killed between two renamings: the other one is whole
-            for path in (path for path in folder.iterdir() if path.name != EARLIER):
-                with contextlib.suppress(OSError):  # its name was taken again
-                    path.rename(folder.parent / path.name)
         _delete(folder)
         os.close(lock)
     removed = [folder for folder, _ in abandoned]
@@ -196,6 +192,10 @@ def _lock_of_abandoned(folder: Path) -> int | None:
 
 def _delete(folder: Path) -> list[str]:
     """Delete a folder, and return the mounts that stay in it: a FUSE client that was killed leaves its mount."""
+    if os.path.lexists(folder / EARLIER):  # put back if the new one was not renamed yet
+        for new in {*folder.iterdir()} - {folder / EARLIER}:
+            with contextlib.suppress(OSError):
+                (folder / EARLIER).rename(folder.parent / new.name)
     for point in mounts_in(folder):
         # The system call needs root; for users there is a helper, whose name depends on the version of FUSE.
         if LIBC.umount2(os.fsencode(point), _MNT_DETACH):

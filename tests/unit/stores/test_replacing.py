@@ -103,7 +103,7 @@ def test_a_kill_between_two_renamings_is_made_good_by_the_next_sweep(
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
     assert not old.exists()
     sweep(old.parent)
-    assert (age(old), beside(old)) == ("new", [])
+    assert (age(old), beside(old)) == ("old", [])
 
 
 def test_what_another_machine_builds_is_left_alone(old: Path) -> None:
