@@ -167,7 +167,7 @@ def find_splits(path: Path, seen: ScanSnapshot) -> Splits:
         if has_class_folders(path / name, seen) or ClassFolders(path / name, seen).loose()
     ]
     named = [name for name in holding if split_of(name)]
-    if are_both(named) or named == holding:
+    if named and (are_both(named) or named == holding):
         return _chosen(path, named, folders)
     if mixes_splits(holding) or any(has_class_folders(path / name, seen) for name in named):
         like = next(name for name in holding if like_split(name))
@@ -303,7 +303,7 @@ def _scan_classes(
             raise CorruptDataError(
                 f"{folder}/ holds folders of a train and of a test split, so it is no class",
                 where=root,
-                hint="Put the splits above the classes: train/CLASS and val/CLASS.",
+                hint=f"Name {root / folder}, or put the splits above the classes: train/CLASS and val/CLASS.",
             )
     beyond = sum(map(len, by_class.values())) - len(kept)
     flat = list(by_class) == [ONE_CLASS] and not (root / ONE_CLASS).is_dir()
