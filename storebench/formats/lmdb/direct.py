@@ -11,7 +11,7 @@ import numpy as np
 
 from storebench.arrays import Indices
 from storebench.errors import CorruptStoreError
-from storebench.formats.common import damaged
+from storebench.formats.common import damaged, wrong_length
 from storebench.formats.keyvalue import LABEL_KEY, make_key
 from storebench.formats.lmdb.index import PageIndex, kept_indexes, open_index
 from storebench.formats.lmdb.pages import (
@@ -260,7 +260,10 @@ class LmdbDirectReader(ExtentReader):
                 self._path,
             )
         offsets, lengths = index.offsets[:count], index.lengths[:count]
-        self._check_lengths(lengths, self._path)
+        size = self.manifest.dataset.image_bytes
+        if self.payload_codec == "raw" and (lengths != size).any():
+            sample = int(np.argmax(lengths != size))
+            raise wrong_length(sample, int(lengths[sample]), size, self._path)
         locate = locator(offsets, lengths)
         if not self.options.index:
             self._walk = TreeWalk(self._path, count, keep_leaf=self.options.keep_leaf)

@@ -13,7 +13,15 @@ import numpy.typing as npt
 
 from storebench.arrays import Integers
 from storebench.errors import CorruptStoreError, StorebenchError, UsageError
-from storebench.formats.lmdb.pages import DATA_FILE, Nodes, PageFile, current_meta, leaves, sub_databases
+from storebench.formats.lmdb.pages import (
+    DATA_FILE,
+    DUPLICATES,
+    SUB_DATABASE,
+    Nodes,
+    PageFile,
+    current_meta,
+    leaves,
+)
 from storebench.system.scratch import scratch_folder, user_cache_folder
 
 _VERSION = 3
@@ -90,13 +98,9 @@ def _walk(file: PageFile, identity: FileIdentity) -> PageIndex:
     offsets, lengths = [np.empty(0, np.int64)], [np.empty(0, np.uint32)]
     done = numbered = 0
     for nodes in leaves(file, tree):
-        if named := sub_databases(nodes):
-            names = ", ".join(name.decode(errors="replace") for name in named[:5])
-            raise UsageError(
-                f"the file holds named databases ({names})",
-                where=file.path,
-                hint="Use the reader lmdb:get.",
-            )
+        if (nodes.flags & (SUB_DATABASE | DUPLICATES)).any():
+            what, hint = "the file holds named databases", "Use the reader lmdb:get."
+            raise UsageError(what, where=file.path, hint=hint)
         if done + len(nodes) > tree.entries:
             raise CorruptStoreError("more entries than the tree's record says", where=file.path)
         offsets.append(file.values(nodes))

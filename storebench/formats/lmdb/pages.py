@@ -44,10 +44,8 @@ _MAGIC_AT, _PAGE_SIZE_AT, _MAIN_AT, _LAST_PAGE_AT, _TRANSACTION_AT = 16, 40, 88,
 _DATA_VERSION = 1
 BRANCH, LEAF, _META = 0x01, 0x02, 0x08
 _KIND_FLAGS = 0x6F  # branch, leaf, overflow, meta, leaf2, subpage; other flags have no meaning on disk
-BIG_DATA, _SUB_DATABASE, _DUPLICATES = 0x01, 0x02, 0x04
+BIG_DATA, SUB_DATABASE, DUPLICATES = 0x01, 0x02, 0x04
 _NODE_HEADER = 8
-_DATABASE_BYTES = 48
-_UNREADABLE_FLAGS = {0x02: "reversed keys", 0x04: "duplicate keys", 0x08: "integer keys"}
 
 
 def damaged_page(path: Path, page: int, what: str) -> CorruptStoreError:
@@ -91,10 +89,6 @@ class Nodes:
 
     def __len__(self) -> int:
         return len(self.keys)
-
-    def key(self, number: int) -> bytes:
-        start = int(self.keys[number])
-        return self.data[start : start + int(self.key_lengths[number])].tobytes()
 
 
 class PageFile:
@@ -275,10 +269,6 @@ def _parse_meta(raw: bytes, number: int, path: Path) -> Meta | None:
 
 def leaves(file: PageFile, tree: Tree) -> Iterator[Nodes]:
     """Walk a tree level by level and yield its leaf nodes in the order of their keys, some MiB at a time."""
-    for flag, feature in _UNREADABLE_FLAGS.items():
-        if tree.flags & flag:
-            hint = "Use the reader lmdb:get."
-            raise UsageError(f"a database with {feature} is not read here", where=file.path, hint=hint)
     if not tree.entries and tree.root == NO_PAGE:
         return
     if not 1 <= tree.depth <= MAX_DEPTH:
@@ -295,15 +285,6 @@ def leaves(file: PageFile, tree: Tree) -> Iterator[Nodes]:
             level = np.concatenate(parts)
     for some in _chunks(level, file.meta.page_bytes):
         yield file.parse(some, LEAF)
-
-
-def sub_databases(nodes: Nodes) -> list[bytes]:
-    """Return the names of the named databases among leaf nodes."""
-    numbers = np.flatnonzero(nodes.flags & (_SUB_DATABASE | _DUPLICATES))
-    for number in numbers.tolist():
-        if nodes.flags[number] & _DUPLICATES or nodes.sizes[number] != _DATABASE_BYTES:
-            raise CorruptStoreError(f"the record of the database {nodes.key(number)!r} is damaged")
-    return [nodes.key(number) for number in numbers.tolist()]
 
 
 def _chunks(numbers: Integers, page_bytes: int) -> Iterator[Integers]:

@@ -8,7 +8,6 @@ import numpy.typing as npt
 
 from storebench.arrays import Indices
 from storebench.formats.base import Fetched, Reader
-from storebench.formats.common import wrong_length
 from storebench.formats.options import Options
 from storebench.formats.reads.direct_file import DirectFile, Offsets
 from storebench.formats.reads.planned import Locate, PlannedReads, ReadPolicy
@@ -47,13 +46,6 @@ class ExtentReader(Reader):
         self.reads = PlannedReads(
             file, locate, mean_bytes=mean_bytes, policy=self.options, check=check or file.check_size
         )
-
-    def _check_lengths(self, lengths: npt.NDArray[np.integer], where: Path) -> None:
-        """Refuse raw samples that do not have the length of an image."""
-        size = self.manifest.dataset.image_bytes
-        if self.payload_codec == "raw" and (lengths != size).any():
-            sample = int(np.argmax(lengths != size))
-            raise wrong_length(sample, int(lengths[sample]), size, where)
 
     def _fetch(self, indices: Indices) -> list[bytes]:
         return self.reads.payloads(indices)

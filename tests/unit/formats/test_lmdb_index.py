@@ -67,7 +67,10 @@ def read_keys(path: Path) -> list[bytes]:
     """Return every key in order; position i of an index belongs to key i."""
     with PageFile(data_file(path)) as file:
         pages = list(leaves(file, file.meta.main))
-        return [nodes.key(number) for nodes in pages for number in range(len(nodes))]
+    places = (
+        (nodes.data, *place) for nodes in pages for place in zip(nodes.keys, nodes.key_lengths, strict=True)
+    )
+    return [data[start : start + length].tobytes() for data, start, length in places]
 
 
 def assert_as_lmdb(folder: Path) -> PageIndex:
@@ -135,12 +138,12 @@ def test_a_broken_meta_page_is_an_error_as_it_is_to_lmdb(folder: Path, broken: i
         build_index(folder)
 
 
-def test_named_databases_are_refused_with_their_names(folder: Path) -> None:
+def test_named_databases_are_refused(folder: Path) -> None:
     with lmdb.open(str(folder), map_size=MAP_BYTES, max_dbs=4) as env:
         for key in (b"train", b"test"):
             with env.begin(write=True, db=env.open_db(key)) as txn:
                 txn.put(b"00000000", key)
-    with pytest.raises(UsageError, match=r"named databases \(test, train\)"):
+    with pytest.raises(UsageError, match="named databases"):
         build_index(folder)
 
 
