@@ -21,11 +21,11 @@ from storebench.datasets.images import MOST_FILE_BYTES
 from storebench.datasets.sources import fingerprint, open_source, unreadable
 from storebench.errors import CorruptDataError, DataNotFoundError, UnknownNameError
 
+# The usual names of the fields of a sample, in the order in which they are tried.
 IMAGE_FIELDS = (
     *("image", "images", "img", "jpg", "jpeg", "png", "webp", "image/encoded", "image_bytes", "image_raw"),
     *("data", "x", "X"),
 )
-# The usual names of the fields of a sample, in the order in which they are tried.
 LABEL_FIELDS = ("label", "labels", "cls", "class", "target", "targets", "image/class/label", "y", "Y")
 
 MOST_NAMED = 12  # most fields that a message lists
