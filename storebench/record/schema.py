@@ -92,7 +92,9 @@ def _nested(fields: Any) -> Any:
         return fields
     parts: dict[str, Any] = {"data": {}, "backend": {}}
     for name, value in fields.items():
-        part, _, attribute = CELL_FIELDS.get(str(name), str(name)).rpartition(".")
+        if name not in CELL_FIELDS:
+            raise ValueError(f"a cell has no field {name!r}")
+        part, _, attribute = CELL_FIELDS[name].rpartition(".")
         (parts[part] if part else parts)[attribute] = value
     return parts
 

@@ -114,6 +114,13 @@ def test_a_line_that_is_no_record_is_an_error_with_line_and_field(tmp_path: Path
         read_records(tmp_path)
 
 
+@pytest.mark.parametrize("field", ["data", "backend.name", "more.speed"])
+def test_a_field_that_no_cell_has_is_refused(field: str) -> None:
+    raw = record_to_dict(make())
+    with pytest.raises(CorruptDataError, match=field):
+        record_from_dict(raw | {"cell": {field: "x", **raw["cell"]}}, where="here")
+
+
 @pytest.mark.parametrize("version", [None, 0, 3, "1.0"])
 def test_a_record_of_another_schema_is_refused_as_not_comparable(version: object) -> None:
     raw = record_to_dict(make()) | {"schema_version": version}
