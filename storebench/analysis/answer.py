@@ -24,7 +24,7 @@ from storebench.analysis.labels import (
 )
 from storebench.analysis.limits import BUSY_FRAC
 from storebench.analysis.panels import Panel, base_rank, rate_ratio
-from storebench.analysis.roofline import Roofline
+from storebench.analysis.roofline import Curve, Roofline
 from storebench.analysis.summary import CellSummary, LoopWork, work_key, work_of
 from storebench.analysis.table import Table
 from storebench.codecs import any_size
@@ -37,7 +37,7 @@ from storebench.units import number_of
 # If other work disturbed more than this share of the replicates, a line says so, and beyond the second the answer.
 _MANY_DISTURBED_FRAC, _BUSY_MACHINE_FRAC = 0.25, 0.5
 
-_MOST_CHANGES = 5
+_MOST_SETTINGS = 2
 _DECIDED = (Verdict.EQUAL, Verdict.SLOWER)
 
 
@@ -169,14 +169,14 @@ def answer(
         return Answer(sentence="Nothing was measured that could be compared.")
     panel = _leading(bases, named)
     base = bases[panel]
-    choices = choices_of(panel, base, cells, roofs, named)
+    choices, curve = choices_of(panel, base, cells, roofs, named), _curve_of(base, roofs)
     profile = named[0] if len(named) == 1 else None
     sentence, best, taken = decide(
         choices[0],
         choices[1:],
         training=work_of(base.cell) is LoopWork.TRAINING,
         accelerator=profile.title if profile else f"{len(named)} accelerators" if named else "",
-        workers=_workers_here(choices[0], profile, roofs) if profile else None,
+        workers=_workers_here(choices[0], profile, curve) if profile else None,
         busy=disturbed([choice.cell for choice in choices])[0] > _BUSY_MACHINE_FRAC,
     )
     doubt = "no rate" if base.median("samples_per_s") is None else base.doubt
@@ -188,9 +188,12 @@ def answer(
     limit = limits.get(best.cell.key) if best else None
     changes = [
         *(_beside(choices, best) if best else ()),
-        *_other_settings(panel, panels, best),
+        *_other_settings(panel, panels, best)[:_MOST_SETTINGS],
         *_training(panel, panels),
     ]
+    if curve and curve.decided and not curve.at_most:
+        rate = number(min(curve.starving.low or curve.starving.mid, curve.supply.mid))
+        changes.append(f"Enough for an accelerator below {rate} images/s: {choices[0].label}.")
     if best and limit and limit.gain > 1:
         changes.append(f"What limits {best.label} is {limit.limit}: {limit.remedy}.")
     converts = best and taken and is_installed(best.cell.cell.backend.format)
@@ -206,7 +209,7 @@ def answer(
             *_costs(choices[0], profile),
             *(_after(best) if best and taken else ()),
         ),
-        changes=tuple(changes[:_MOST_CHANGES]),
+        changes=tuple(changes),
         command=_command(best, base) if best and converts else "",
     )
 
@@ -292,12 +295,16 @@ def _training(main: Panel, panels: Sequence[Panel]) -> list[str]:
     return [f"While {' or '.join(dict.fromkeys(names))} trains here, no store helps."] if names else []
 
 
-def _workers_here(base: Choice, profile: Accelerator, roofs: Sequence[Roofline]) -> int | None:
-    """Return the workers that feed an accelerator, if this machine has a core for each and fewer were measured."""
-    cell, fields = base.cell, base.cell.cell
+def _curve_of(cell: CellSummary, roofs: Sequence[Roofline]) -> Curve | None:
+    """Return the curve of a cell, or of one that loads the same samples."""
     curves = [curve for roof in roofs for curve in roof.curves if curve.backend == cell.backend]
     curves = [curve for curve in curves if curve.loader.dataset_key == cell.dataset_key]
-    curve = min(curves, key=lambda curve: curve.loader is not cell, default=None)
+    return min(curves, key=lambda curve: curve.loader is not cell, default=None)
+
+
+def _workers_here(base: Choice, profile: Accelerator, curve: Curve | None) -> int | None:
+    """Return the workers that feed an accelerator, if this machine has a core for each and fewer were measured."""
+    cell, fields = base.cell, base.cell.cell
     # From memory and without a network, the CPU time of an image says how many workers are enough.
     loads = fields.cache == CacheState.WARM and fields.place == LOCAL and fields.ranks == 1
     loads = loads and fields.compute.kind is ComputeKind.NONE

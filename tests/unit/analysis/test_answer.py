@@ -286,6 +286,15 @@ def test_more_workers_come_before_converting_where_cores_are_what_is_missing(
     assert chosen(*parts, accelerators=("fast=1000",)) == store
 
 
+@pytest.mark.parametrize(("workers", "rate"), [(2, "300"), (0, "33.0")])
+def test_the_base_is_enough_below_the_lower_of_its_supply_and_its_starving_point(
+    workers: int, rate: str
+) -> None:
+    parts = loaded("png", 300.0, workers=workers), loaded("lmdb", 900.0, workers=workers)
+    told = [line for line in answered(*parts).changes if "PNG files" in line and "below" in line]
+    assert [re.findall(r"[\d.]+ ", line) for line in told] == [[f"{rate} "]]
+
+
 def test_stores_that_are_not_told_apart_from_the_best_are_named() -> None:
     wide = replicates("hdf5", [10, 8, 14, 9, 11], **NONE)
     found = answered(waits("png", 40), waits("lmdb", 10), wide, waits("leveldb", 20))
