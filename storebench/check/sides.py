@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from storebench.analysis.checks.records import read_results
+from storebench.analysis.checks.records import read_run
 from storebench.errors import CorruptDataError, DataNotFoundError, IntegrityError, NotComparableError
 from storebench.record.lines import PAIRING_NAME
 from storebench.record.schema import CacheVerdict, Cell, Environment, Record, Status
@@ -59,13 +59,13 @@ class Side:
 def read_side(path: Path, *, baseline: bool) -> Side:
     """Read one side; a baseline without records is not comparable, and a contender without records is a failure."""
     try:
-        records = [record for record, _ in read_results(path).records]
+        records = read_run(path)
     except DataNotFoundError as error:
         if baseline:
             hint = "Name a folder that 'storebench bench' wrote."
-            raise NotComparableError(f"no baseline: {error.what}", where=path, hint=hint) from None
+            raise NotComparableError(f"no baseline: {error.what}", where=error.where, hint=hint) from None
         hint = "Find out why the run before this check wrote no figures."
-        raise IntegrityError(f"nothing was measured: {error.what}", where=path, hint=hint) from None
+        raise IntegrityError(f"nothing was measured: {error.what}", where=error.where, hint=hint) from None
     grouped: dict[str, list[Record]] = {}
     for record in records:
         grouped.setdefault(record.cell.cell_id, []).append(record)

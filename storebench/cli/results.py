@@ -237,11 +237,11 @@ def trace(
     faults.
     """
     with exit_codes():
-        from storebench.analysis.checks.records import read_results
+        from storebench.analysis.checks.records import read_run
         from storebench.report.trace import choose_record, trace_events
         from storebench.system.whole_files import write_whole
 
-        records = [record for record, _ in read_results(run).records]
+        records = read_run(run)
         names: list[str | None] = list(dict.fromkeys(cell)) if cell else [None]
         chosen = [choose_record(records, name, replicate=replicate, epoch=epoch) for name in names]
         pids = itertools.accumulate((record.cell.ranks for record in chosen), initial=1)

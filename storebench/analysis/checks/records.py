@@ -84,6 +84,11 @@ def read_results(paths: RunFolders, *, allow_invalid: bool = False) -> Results:
     return results
 
 
+def read_run(run: Path) -> list[Record]:
+    """Return the validated records of one run: those of its folder, which may hold other runs, or of a file."""
+    return [record for record, _ in read_results(run / RECORDS_NAME if run.is_dir() else run).records]
+
+
 def examine(paths: RunFolders) -> Results:
     """Return the records at `paths` with every finding about them; a line that is not a record is a finding.
 

@@ -87,6 +87,16 @@ def test_sound_records_pass_every_verb(verb: str, tmp_path: Path) -> None:
     assert code in ((0, 4) if verb.startswith("check") else (0,)), said
 
 
+@pytest.mark.parametrize(
+    ("verb", "expected"), [("trace", 2), ("check a baseline", 3), ("check a contender", 5)]
+)
+def test_verbs_of_one_run_refuse_a_folder_of_several(verb: str, expected: int, tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        sound(tmp_path / "runs" / name)
+    code, said = invoke(VERBS[verb](tmp_path / "runs", tmp_path / "out"))
+    assert code == expected, said
+
+
 @pytest.mark.parametrize("verb", ALLOWING)
 def test_wrong_records_are_marked_where_they_are_allowed(verb: str, tmp_path: Path) -> None:
     words = VERBS[verb](missing_samples(tmp_path / "run"), tmp_path / "out")
