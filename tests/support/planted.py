@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pytest
 
 from storebench.record.figures import with_cold_rates
 from storebench.record.lines import STEPS_DIR, append_records
@@ -105,6 +106,24 @@ def make_cell(backend: str = "lmdb", **changes: Any) -> Cell:
         "cache": "warm",
     }
     return Cell.of_fields(**(fields | changes))
+
+
+def without_figures(compute: str = "real", **changes: Any) -> Record:
+    """Return the record of an epoch as it is before its figures are computed."""
+    return Record(
+        storebench_version="0",
+        run_id="r",
+        cell=make_cell(**changes),
+        replicate=0,
+        epoch=0,
+        started_utc="now",
+        au_kind=ComputeKind(compute),
+    )
+
+
+def expect(record: Record, **figures: Any) -> None:
+    for name, value in figures.items():
+        assert getattr(record, name) == pytest.approx(value), name
 
 
 def make_record(

@@ -1,18 +1,17 @@
 """The figures of a record, computed again by hand from a table of steps that was written by hand."""
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 import pytest
 
 from storebench.loading.batch import Spans
 from storebench.record.figures import epoch_record
-from storebench.record.schema import Cell, Percentiles, Record
+from storebench.record.schema import Percentiles
 from storebench.record.steps import StepTable, handoff_ns, queue_depth
-from storebench.settings.words import ComputeKind
 from storebench.training.loop import StepTimes
 from storebench.training.step_table import step_table
+from tests.support.planted import expect, without_figures
 
 MS = 1_000_000
 BATCHES = (10, 10, 10, 4)
@@ -20,21 +19,6 @@ BATCHES = (10, 10, 10, 4)
 CLOCK = ((0, 40, 42, 50), (51, 55, 56, 66), (67, 70, 70, 80), (81, 89, 90, 95))
 # start, fetch, decode, prep of each batch's making in milliseconds.
 MAKING = ((1, 30, 5, 2), (38, 6, 3, 1), (48, 2, 2, 1), (60, 20, 4, 3))
-
-
-def record(au_kind: str = "real") -> Record:
-    cell = Cell.of_fields(
-        dataset="mnist", backend="lmdb", format="lmdb", codec="raw", reader="get", batch_size=10, model="tiny"
-    )
-    return Record(
-        storebench_version="0",
-        run_id="r",
-        cell=cell,
-        replicate=0,
-        epoch=0,
-        started_utc="now",
-        au_kind=ComputeKind(au_kind),
-    )
 
 
 def table(
@@ -65,13 +49,8 @@ def table(
     return step_table(times, losses, warmup_steps=warmup_steps)
 
 
-def expect(found: Record, **figures: Any) -> None:
-    for name, value in figures.items():
-        assert getattr(found, name) == pytest.approx(value), name
-
-
 def test_without_warm_up_every_step_counts() -> None:
-    found = epoch_record(record(), table(0))
+    found = epoch_record(without_figures(), table(0))
     expect(
         found,
         samples=34,
@@ -100,7 +79,7 @@ def test_without_warm_up_every_step_counts() -> None:
 
 
 def test_warm_up_steps_leave_the_samples_and_the_time_alike() -> None:
-    found = epoch_record(record(), table(1, made_ahead=False))
+    found = epoch_record(without_figures(), table(1, made_ahead=False))
     expect(
         found,
         samples=34,
@@ -169,7 +148,7 @@ def test_at_most_a_tenth_of_the_timed_samples_were_begun_before_the_clock(
 ) -> None:
     count = len(steps["step"])
     assert steps["warmup"].tolist() == [step < first for step in range(count)]
-    found = epoch_record(record(), steps)
+    found = epoch_record(without_figures(), steps)
     expect(
         found,
         timed_steps=count - first,
@@ -180,13 +159,13 @@ def test_at_most_a_tenth_of_the_timed_samples_were_begun_before_the_clock(
 
 
 def test_where_every_step_is_warm_up_nothing_is_claimed() -> None:
-    found = epoch_record(record(), table(4))
+    found = epoch_record(without_figures(), table(4))
     expect(found, samples=34, steps=4, epoch_s=0.095, timed_samples=0, timed_s=0, samples_per_s=0)
     assert found.data_wait_ns is None
 
 
 def test_without_compute_there_is_no_loss_and_no_utilization() -> None:
-    found = epoch_record(record("none"), table(0, losses=()))
+    found = epoch_record(without_figures("none"), table(0, losses=()))
     assert found.loss is None
     assert found.accelerator_util_frac is None
 
@@ -199,13 +178,13 @@ def test_queue_depth_counts_batches_that_lay_ready_when_the_loop_asked() -> None
 def test_handoff_is_the_time_from_ready_to_received() -> None:
     # Batch 0 ready at 38, had at 40; 1 ready before it was asked for at 51, had at 55; 2 likewise; 3 ready at 87.
     assert handoff_ns(table(0)).tolist() == [2 * MS, 4 * MS, 3 * MS, 2 * MS]
-    expect(epoch_record(record(), table(0)), handover_s=0.011)
+    expect(epoch_record(without_figures(), table(0)), handover_s=0.011)
 
 
 def test_percentiles_are_waits_that_really_happened() -> None:
     steps = table(0)
     steps["data_wait_ns"] = np.array([7, 1, 5, 3]) * MS
-    found = epoch_record(record(), steps).data_wait_ns
+    found = epoch_record(without_figures(), steps).data_wait_ns
     assert found is not None
     assert set(dataclasses.asdict(found).values()) <= {one * MS for one in (7, 1, 5, 3)}
     assert (found.p50, found.max) == (3 * MS, 7 * MS)

@@ -1,7 +1,6 @@
 """The figures of a job, computed again by hand from the steps of two ranks that were written by hand."""
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,9 +18,9 @@ from storebench.record.merging import (
     set_to_first_node,
     waits_for_slowest_s,
 )
-from storebench.record.schema import Cell, Counters, Record
+from storebench.record.schema import Counters
 from storebench.record.steps import StepTable, wall_ns
-from storebench.settings.words import ComputeKind
+from tests.support.planted import expect, without_figures
 
 MS = 1_000_000
 # Per step of each rank in milliseconds: asked, got, done, and how long it paused then.
@@ -56,33 +55,6 @@ def table(rank: int, warmup: tuple[bool, ...] = (False, False, False)) -> StepTa
         "queue_depth": np.zeros(3, np.int64),
         "loss": np.array(LOSSES[rank], np.float32),
     }
-
-
-def record() -> Record:
-    cell = Cell.of_fields(
-        dataset="mnist",
-        backend="lmdb",
-        format="lmdb",
-        codec="raw",
-        reader="get",
-        batch_size=4,
-        model="tiny",
-        ranks=2,
-    )
-    return Record(
-        storebench_version="0",
-        run_id="r",
-        cell=cell,
-        replicate=0,
-        epoch=0,
-        started_utc="now",
-        au_kind=ComputeKind.REAL,
-    )
-
-
-def expect(found: Any, **figures: Any) -> None:
-    for name, value in figures.items():
-        assert getattr(found, name) == pytest.approx(value), name
 
 
 def test_a_job_has_one_row_per_step_and_rank_with_the_loss_of_all_samples() -> None:
@@ -126,7 +98,7 @@ def test_a_step_of_a_job_lasts_from_its_first_request_to_its_last_end(ranks: tup
 
 
 def test_the_record_of_a_job_has_sums_of_samples_and_means_of_times() -> None:
-    found = epoch_record(record(), merged_table([table(0), table(1)]))
+    found = epoch_record(without_figures(ranks=2), merged_table([table(0), table(1)]))
     expect(
         found,
         samples=19,
@@ -155,7 +127,7 @@ def test_the_record_of_a_job_has_sums_of_samples_and_means_of_times() -> None:
 
 def test_warm_up_steps_of_a_job_are_in_no_rate() -> None:
     first = (True, False, False)
-    found = epoch_record(record(), merged_table([table(0, first), table(1, first)]))
+    found = epoch_record(without_figures(ranks=2), merged_table([table(0, first), table(1, first)]))
     expect(found, samples=19, timed_samples=11, timed_steps=2, timed_s=0.030, samples_per_s=11 / 0.030)
 
 
