@@ -137,12 +137,15 @@ def test_the_first_line_names_the_store_to_use(
 
 def test_errors_stand_once_per_kind_and_what_is_not_real_is_named(run: Path, cli: Any) -> None:
     slept = loading("lmdb", 0.1, workers=2, compute="emulated:10", compute_ms=10.0, handoff_ms=1.0)
-    other = write_run(run.parent / "other", [*RUN, *slept, *loading("lmdb", 0.1, origin="derived")])
-    options = ("--accelerator", "gpu=1000", "--workers", "2", "--iops", "500")
+    busy = loading("hdf5", 0.1, conditions=dataclasses.replace(CORES, disturbed="other work"))
+    other = write_run(run.parent / "other", [*RUN, *slept, *busy, *loading("lmdb", 0.1, origin="derived")])
+    options = ("--accelerator", "gpu:2=1000", "--workers", "2", "--iops", "500")
     done = cli("plan", str(other), *options)
     assert done.returncode == 0, done.stderr
     assert "DERIVED images" in done.stdout
     assert "EMULATED accelerators" in done.stdout
+    assert done.stdout.endswith("DISTURBED rounds: HDF5\n")
+    assert "2 x gpu" in done.stdout
     assert done.stdout.count("another storage: ") == 1
 
 
@@ -272,13 +275,15 @@ def test_errors_of_several_kinds_add_up(run: Path, cli: Any) -> None:
 REFUSED_RUNS: list[tuple[str, str, int, str]] = [
     ("answer", "--memory 1", 3, "no cell has a rate of its device; measure with --cache cold"),
     ("codecs", "--memory 1", 3, 'add a cell with cache = "limited"'),
+    ("gpu roofline", "", 3, "these runs are of 2 machines"),
 ]
 
 
-@pytest.mark.parametrize(("name", "options", "code", "line"), REFUSED_RUNS)
-def test_what_no_cell_tells_is_refused(name: str, options: str, code: int, line: str, cli: Any) -> None:
+@pytest.mark.parametrize(("runs", "options", "code", "line"), REFUSED_RUNS)
+def test_what_no_cell_tells_is_refused(runs: str, options: str, code: int, line: str, cli: Any) -> None:
     target = ("--accelerator", "a100:8", "--cores", "64", "--samples", "1281167", "--json")
-    done = cli("plan", str(REFERENCE / name), *target, *options.split())
+    paths = (str(REFERENCE / name) for name in runs.split())
+    done = cli("plan", *paths, *target, *options.split())
     assert (done.returncode, done.stdout) == (code, "")
     assert line in done.stderr
     assert done.stderr.count("\n") == 1
