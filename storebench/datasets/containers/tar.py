@@ -31,7 +31,7 @@ class TarShards(Ranges):
         self.spans = Spans(self.files)
         labels, others = Labels(self.files[0], self.asked), list[str]()
         extensions, lone = set[str](), set[str]()  # of samples with an image, and of those without one
-        without, other_images, is_labelled = 0, Counter[str](), False
+        without, other_images, is_labelled, are_apart = 0, Counter[str](), False, False
         folders, places = dict[str, int](), array("i")  # numbers of the folders, and that of each sample
         for shard, path in enumerate(self.files):
             with open_source(path) as stream:
@@ -41,6 +41,7 @@ class TarShards(Ranges):
                     if image is None:
                         without += 1
                         lone |= fields.keys()
+                        are_apart |= label is not None
                         continue
                     extensions |= fields.keys()
                     is_labelled |= label is not None
@@ -59,6 +60,9 @@ class TarShards(Ranges):
                 where=self.files[0],
                 hint="Name the field of the images: write #IMAGE,LABEL behind the path.",
             )
+        if are_apart and not is_labelled:
+            hint = "Write the members of each sample one after another: tar --sort=name."
+            raise CorruptDataError("its labels are apart from their images", where=self.files[0], hint=hint)
         classes = self._classes(list(folders))
         if by_folder := bool(classes) and not is_labelled:
             labels = Labels(self.files[0], self.asked)

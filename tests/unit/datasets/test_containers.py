@@ -365,6 +365,7 @@ REFUSED: dict[str, tuple[Write, str]] = {
     "another folder": (_index("shard.00001", "../shard.00001"), "outside of its folder"),
     "large pixels": (_large((3, 10**6, 10**6, 3)), "an image of 1,000,000 x 1,000,000 x 3, not of"),
     "no field": (_tar({"a.jpg": JPEG}, "#png"), "its fields are jpg"),
+    "labels apart": (_tar({"a.jpg": JPEG, "b.jpg": JPEG, "a.cls": b"0", "b.cls": b"1"}), "labels are apart"),
     "a label without end": (_tar({"a.jpg": JPEG, "a.cls": b"1" * 5000}), "is 5,000 characters long"),
     "a field twice": (_tar({"a.jpg": JPEG, "./a.jpg": JPEG}), "several members of one name in the sample a"),
     "a path only": (_parquet({"image": PATHS}), "Write the images into the table"),

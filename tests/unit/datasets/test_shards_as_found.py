@@ -84,11 +84,6 @@ READ: dict[str, tuple[bytes, list[tuple[int, int]], str]] = {
         [(0, 0)],
         "2 members with no content in it left out: README, pipe",
     ),
-    "images first": (
-        archive(("a.png", A), ("b.png", B), ("a.cls", b"1"), ("b.cls", b"0")),
-        [(0, 0), (1, 0)],
-        "2 samples without an image left out; no label found, so every label is 0",
-    ),
     "class folders": (
         archive(("./all/cat/0.png", A), ("./all/dog/0.png", B), ("./all/dog/more/0.png", C)),
         [(0, 0), (1, 1), (2, 1)],
