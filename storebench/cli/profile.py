@@ -13,10 +13,6 @@ import typer
 from storebench.cli.common import exit_codes
 from storebench.errors import UsageError
 
-# Settings of the command: everything after the script's name is the script's own.
-AS_GIVEN = {"allow_interspersed_args": False, "ignore_unknown_options": True}
-
-
 # No module of the script's project is imported in place of one of Python.
 _START = "from storebench.profiling.script import main; main()"
 

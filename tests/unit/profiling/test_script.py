@@ -150,6 +150,7 @@ def test_the_figures_are_written(tmp_path: Path) -> None:
     ("words", "message"),
     [
         (["nowhere.py"], "nowhere.py: there is no such script"),
+        (["--celing", __file__], "no such option: --celing"),
         (["--out", "/dev/null/x", __file__], "/dev/null/x"),
         (["-m", "nowhere_at_all"], "nowhere_at_all: there is no module of this name"),
     ],
