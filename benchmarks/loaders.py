@@ -27,7 +27,7 @@ from storebench.analysis.comparison import compare
 from storebench.datasets.base import DatasetSpec
 from storebench.formats.registry import parse_backend
 from storebench.loading.batch import EpochPlan, LoadJob
-from storebench.loading.loader import Loader, get_loader
+from storebench.loading.loader import BatchLoader, get_loader
 from storebench.loading.order import epoch_order, split_batches
 from storebench.loading.torch_dataset import StoreDataset
 from storebench.loading.torch_loader import Loader as PublicLoader
@@ -48,7 +48,7 @@ Name = tuple[str, int]
 
 
 @contextlib.contextmanager
-def opened(job: LoadJob, names: list[Name]) -> Iterator[dict[Name, Loader]]:
+def opened(job: LoadJob, names: list[Name]) -> Iterator[dict[Name, BatchLoader]]:
     """Open all loaders for the time of a context."""
     with contextlib.ExitStack() as stack:
         loaders = {}
@@ -58,7 +58,7 @@ def opened(job: LoadJob, names: list[Name]) -> Iterator[dict[Name, Loader]]:
         yield loaders
 
 
-def timed(loader: Loader, plan: EpochPlan, step: Step) -> tuple[float, list[StepTimes]]:
+def timed(loader: BatchLoader, plan: EpochPlan, step: Step) -> tuple[float, list[StepTimes]]:
     """Run one epoch; return its seconds and the times of its steps."""
     start = time.perf_counter()
     times = run_epoch(loader.epoch(plan), step)

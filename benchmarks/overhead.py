@@ -25,7 +25,7 @@ from storebench.formats.base import Indices
 from storebench.formats.registry import parse_backend
 from storebench.loading import producer
 from storebench.loading.batch import EpochPlan, LoadedBatch, LoadJob
-from storebench.loading.loader import Loader, ProcessLoader, get_loader
+from storebench.loading.loader import BatchLoader, ProcessLoader, get_loader
 from storebench.loading.order import epoch_order, split_batches
 from storebench.loading.proof import KEPT_SAMPLES, SampleKeeper
 from storebench.probes.batch_io import IoMeter
@@ -150,7 +150,7 @@ COUNTER_CASES = (
 
 
 def recorded(
-    loader: Loader, batches: list[Indices], shape: tuple[int, int, int], number: int, *, keep: bool
+    loader: BatchLoader, batches: list[Indices], shape: tuple[int, int, int], number: int, *, keep: bool
 ) -> tuple[float, float]:
     """Return the recorded seconds of one epoch that computes nothing, and the seconds of its pauses."""
     keeper = SampleKeeper([len(batch) for batch in batches], shape) if keep else keep_nothing
@@ -199,7 +199,7 @@ def uncounted() -> Iterator[None]:
         IoMeter.begin = begin  # type: ignore[method-assign]
 
 
-def drained(loader: Loader, batches: list[Indices], number: int) -> float:
+def drained(loader: BatchLoader, batches: list[Indices], number: int) -> float:
     """Return the recorded seconds of an epoch whose batches are only taken."""
     plan = EpochPlan(epoch=number, batches=batches)
     with AfterStep(keep_nothing) as after_step:
@@ -215,7 +215,7 @@ def measure_counters(case: Drained, folder: Path, spent_s: float) -> Compared:
         "not counted": uncounted,
     }
     with contextlib.ExitStack() as opened:
-        loaders: dict[str, Loader] = {}
+        loaders: dict[str, BatchLoader] = {}
         for name, around in sides.items():
             loaders[name] = opened.enter_context(get_loader(case.loader)(job, workers=case.workers))
             with around():

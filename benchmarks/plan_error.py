@@ -21,7 +21,7 @@ from storebench.analysis.bottleneck import bottlenecks
 from storebench.analysis.checks.records import read_results
 from storebench.analysis.labels import percent
 from storebench.analysis.limits import Node, limits
-from storebench.analysis.plan.errors import ERRORS_FILE, WITHIN_GOAL, Kind, KindError, half_width
+from storebench.analysis.plan.errors import ERRORS_FILE, WITHIN_GOAL, KindError, PredictionKind, half_width
 from storebench.analysis.plan.measured import (
     Lacking,
     Measurements,
@@ -56,7 +56,7 @@ _RESOURCES = (
 class Case:
     """A cell that is predicted: the limits of the planner, the rates of its rivals, and the limit in a report."""
 
-    kinds: tuple[Kind, ...]
+    kinds: tuple[PredictionKind, ...]
     cell: CellSummary
     limits: dict[Limit, float]
     rivals: dict[str, float]
@@ -86,7 +86,7 @@ class Case:
         return any(self.reported in resource and scarce & resource for resource in _RESOURCES)
 
 
-def width(case: Case, widths: Mapping[Kind, float | None]) -> float | None:
+def width(case: Case, widths: Mapping[PredictionKind, float | None]) -> float | None:
     """Return half of the interval of a cell; None if one of its kinds had too few cells."""
     own = [widths[kind] for kind in case.kinds]
     known = [width for width in own if width is not None]
@@ -104,13 +104,15 @@ def main() -> None:
     if not cases:
         parser.error("KNOWN tells about no cell of RUN that was measured without other work on the machine")
     fits = {half: widths_of([case for case in cases if case.half != half]) for half in (0, 1)}
-    groups: dict[str, list[Case]] = {kind: [] for kind in (*Kind, SEVERAL)}
+    groups: dict[str, list[Case]] = {kind: [] for kind in (*PredictionKind, SEVERAL)}
     for case in cases:
         groups[case.kinds[0] if len(case.kinds) == 1 else SEVERAL].append(case)
     rows = tuple(_row(kind, own, fits) for kind, own in (groups | {"all": cases}).items())
     print(Table(caption="Cells that the planner did not see", head=HEAD, rows=rows).to_markdown())
     if asked.write:
-        errors = {kind: dataclasses.asdict(_kind_error(groups[kind])) for kind in Kind if groups[kind]}
+        errors = {
+            kind: dataclasses.asdict(_kind_error(groups[kind])) for kind in PredictionKind if groups[kind]
+        }
         ERRORS_FILE.write_text(json.dumps(errors, indent=1) + "\n", encoding="utf-8")
 
 
@@ -135,18 +137,21 @@ def all_cases(known: Path, runs: Sequence[Path]) -> Iterable[Case]:
                     yield _case(kinds, cell, seen, bounds[cell.key].limit if cell.key in bounds else None)
 
 
-def widths_of(cases: Sequence[Case]) -> dict[Kind, float | None]:
+def widths_of(cases: Sequence[Case]) -> dict[PredictionKind, float | None]:
     """Return half of the interval of each kind."""
-    return {kind: half_width(abs(case.error) for case in cases if case.kinds == (kind,)) for kind in Kind}
+    return {
+        kind: half_width(abs(case.error) for case in cases if case.kinds == (kind,))
+        for kind in PredictionKind
+    }
 
 
-def _kinds(cell: CellSummary, seen: Iterable[CellSummary]) -> tuple[Kind, ...]:
+def _kinds(cell: CellSummary, seen: Iterable[CellSummary]) -> tuple[PredictionKind, ...]:
     """Return in what a cell differs from those of its store that were seen."""
     own = cell.cell
     alike = [other.cell for other in seen if other.backend == cell.backend]
     if own.place.remote:
         told = not why_not(cell) and any(other.place.kind == own.place.kind for other in alike)
-        return (Kind.PLACE,) if told else ()
+        return (PredictionKind.PLACE,) if told else ()
     here = [(other.cache, bool(other.workers)) for other in alike]
     limited = [other for other in alike if other.cache is CacheState.LIMITED]
     warm = [other for other in alike if other.cache is CacheState.WARM]
@@ -154,28 +159,31 @@ def _kinds(cell: CellSummary, seen: Iterable[CellSummary]) -> tuple[Kind, ...]:
     if not warm or own.compute.kind is ComputeKind.REAL:
         return ()
     differs = {
-        Kind.RANKS: own.ranks > 1,
-        Kind.ACCELERATOR_LOOP: own.ranks == 1
+        PredictionKind.RANKS: own.ranks > 1,
+        PredictionKind.ACCELERATOR_LOOP: own.ranks == 1
         and own.compute.kind is not ComputeKind.NONE
         and not own.workers,
-        Kind.ACCELERATOR_WORKERS: own.ranks == 1
+        PredictionKind.ACCELERATOR_WORKERS: own.ranks == 1
         and own.compute.kind is not ComputeKind.NONE
         and bool(own.workers),
-        Kind.WORKERS: own.cache is CacheState.WARM and own.workers not in {other.workers for other in warm},
-        Kind.BATCH: own.batch_size not in {other.batch_size for other in warm},
-        Kind.COLD: own.cache is CacheState.COLD and bool(cold) and (own.cache, bool(own.workers)) not in here,
-        Kind.COLD_OF_DEVICE: own.cache is CacheState.COLD and not cold,
-        Kind.MEMORY: own.cache is CacheState.LIMITED
+        PredictionKind.WORKERS: own.cache is CacheState.WARM
+        and own.workers not in {other.workers for other in warm},
+        PredictionKind.BATCH: own.batch_size not in {other.batch_size for other in warm},
+        PredictionKind.COLD: own.cache is CacheState.COLD
+        and bool(cold)
+        and (own.cache, bool(own.workers)) not in here,
+        PredictionKind.COLD_OF_DEVICE: own.cache is CacheState.COLD and not cold,
+        PredictionKind.MEMORY: own.cache is CacheState.LIMITED
         and bool(limited)
         and own.memory_bytes not in {other.memory_bytes for other in limited},
-        Kind.MEMORY_OF_COLD: own.cache is CacheState.LIMITED and not limited,
-        Kind.DEVICE: own.tier is not None,
+        PredictionKind.MEMORY_OF_COLD: own.cache is CacheState.LIMITED and not limited,
+        PredictionKind.DEVICE: own.tier is not None,
     }
     return tuple(kind for kind, is_so in differs.items() if is_so)
 
 
 def _case(
-    kinds: tuple[Kind, ...], cell: CellSummary, cells: Sequence[CellSummary], reported: Limit | None
+    kinds: tuple[PredictionKind, ...], cell: CellSummary, cells: Sequence[CellSummary], reported: Limit | None
 ) -> Case:
     own, seen = cell.cell, Measurements(cells)
     tier = None if own.tier is None else find_tier(own.tier)
@@ -248,7 +256,7 @@ def _kind_error(cases: Sequence[Case]) -> KindError:
 
 
 def _row(
-    kind: str, cases: Sequence[Case], fits: Mapping[int, Mapping[Kind, float | None]]
+    kind: str, cases: Sequence[Case], fits: Mapping[int, Mapping[PredictionKind, float | None]]
 ) -> tuple[str, ...]:
     """Return the figures of some cells, each with the intervals of the other half."""
     if not cases:

@@ -33,7 +33,7 @@ from storebench.formats.base import Indices
 from storebench.formats.registry import get_format, parse_backend
 from storebench.loading.augment import Augment
 from storebench.loading.batch import EpochPlan, LoadJob
-from storebench.loading.loader import Loader, get_loader
+from storebench.loading.loader import BatchLoader, get_loader
 from storebench.loading.order import epoch_order, split_batches
 from storebench.probes.page_cache import warm
 from storebench.stores.convert import ensure_store
@@ -189,7 +189,7 @@ def account(
 ) -> dict[str, list[Round]]:
     """Return the rounds of each backend; before each of its epochs, batches are gathered from `array` by numpy.take."""
     with contextlib.ExitStack() as stack:
-        loaders: dict[str, Loader] = {}
+        loaders: dict[str, BatchLoader] = {}
         for name in backends:
             backend = parse_backend(name)
             store = ensure_store(spec, backend, arguments.stores).path
@@ -214,7 +214,7 @@ def _plan(count: int, epoch: int) -> EpochPlan:
     return EpochPlan(epoch=epoch, batches=[batch for batch in batches if len(batch) == BATCH])
 
 
-def _batches_in(loader: Loader, count: int, seconds: float) -> int:
+def _batches_in(loader: BatchLoader, count: int, seconds: float) -> int:
     """Return the number of batches that fit into `seconds`, at least 3; its epoch also maps every page."""
     plan = _plan(count, epoch=10_000)
     first = plan.batches[:3]
@@ -227,7 +227,7 @@ def _batches_in(loader: Loader, count: int, seconds: float) -> int:
     return max(3, min(len(plan.batches), int(seconds / per_batch_s)))
 
 
-def _round(loader: Loader, batches: list[Indices], number: int, array: Pixels) -> Round:
+def _round(loader: BatchLoader, batches: list[Indices], number: int, array: Pixels) -> Round:
     """Gather the same batches from `array`, then run them as an epoch."""
     out = np.zeros((BATCH, *array.shape[1:]), np.uint8)
     clock = [time.perf_counter()]

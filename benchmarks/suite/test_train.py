@@ -10,7 +10,7 @@ from benchmarks.suite.drawn import BATCH, DrawnDataset
 from benchmarks.suite.measurement import Measurement
 from storebench.formats.registry import parse_backend
 from storebench.loading.batch import LOOP_WORKER, EpochPlan, LoadedBatch, LoadJob, Spans
-from storebench.loading.loader import Loader, get_loader
+from storebench.loading.loader import BatchLoader, get_loader
 from storebench.loading.order import epoch_order, split_batches
 from storebench.probes.page_cache import warm
 from storebench.settings.words import Compute
@@ -24,7 +24,9 @@ BACKEND = "memory:python"
 
 
 @pytest.fixture
-def loader(request: pytest.FixtureRequest, stores: Callable[[str], Store]) -> Iterator[tuple[Loader, Store]]:
+def loader(
+    request: pytest.FixtureRequest, stores: Callable[[str], Store]
+) -> Iterator[tuple[BatchLoader, Store]]:
     store = stores(BACKEND)
     job = LoadJob(store=store.path, backend=parse_backend(BACKEND))
     with get_loader("processes")(job, workers=request.param) as opened:
@@ -34,7 +36,7 @@ def loader(request: pytest.FixtureRequest, stores: Callable[[str], Store]) -> It
 
 
 @pytest.mark.parametrize("loader", [0, 2], indirect=True, ids=["workers-0", "workers-2"])
-def test_loader(measured: Callable[[Measurement], None], loader: tuple[Loader, Store]) -> None:
+def test_loader(measured: Callable[[Measurement], None], loader: tuple[BatchLoader, Store]) -> None:
     opened, store = loader
     count = store.manifest.count
     plan = EpochPlan(epoch=0, batches=split_batches(epoch_order(count, seed=0, epoch=0), BATCH))

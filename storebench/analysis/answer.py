@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from storebench.accelerators import Accelerator
 from storebench.analysis.bottleneck import Bottleneck
-from storebench.analysis.choices import Choice, Loss, choice_table, choices_of, cores_for
+from storebench.analysis.choices import Choice, TrainingChange, choice_table, choices_of, cores_for
 from storebench.analysis.comparison import MIN_ROUNDS, PRACTICAL_FRAC, Ratio, Verdict, rounds_needed
 from storebench.analysis.labels import (
     MODELS,
@@ -93,10 +93,10 @@ def decide(
     name, verb = base.label, "train" if training else "load"
     sound = [choice for choice in others if choice.ratio and not (choice.cell.doubt or choice.cell.at_most)]
     ranked = sorted(sound, key=lambda choice: -choice.times)
-    equal = [choice for choice in others if choice.loss is Loss.NOTHING]
+    equal = [choice for choice in others if choice.loss is TrainingChange.NOTHING]
     fastest = next(iter(ranked), None)
     open_ones = [choice for choice in ranked if choice.verdict is Verdict.UNDECIDED]
-    nearest = min(open_ones, key=lambda choice: choice.loss is not Loss.NOTHING, default=None)
+    nearest = min(open_ones, key=lambda choice: choice.loss is not TrainingChange.NOTHING, default=None)
     rounds = max((choice.ratio.rounds for choice in ranked if choice.ratio), default=0)
 
     def told(words: str, best: Choice | None, *, taken: bool = False) -> tuple[str, Choice | None, bool]:
@@ -122,7 +122,7 @@ def decide(
             best,
             taken=True,
         )
-    if best := _best(c for c in ranked if c.loss is not Loss.CROPS) or _best(ranked):
+    if best := _best(c for c in ranked if c.loss is not TrainingChange.CROPS) or _best(ranked):
         loses = f"{best.label}: {number(best.times, 2)} times as fast, but {best.loss}."
         if not equal:
             return told(f"use {loses}", best, taken=True)

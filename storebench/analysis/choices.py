@@ -28,7 +28,7 @@ from storebench.settings.words import CacheState, ComputeKind
 from storebench.units import number_of
 
 
-class Loss(enum.StrEnum):
+class TrainingChange(enum.StrEnum):
     """The change in training with a choice, the smallest first."""
 
     NOTHING = "nothing"
@@ -39,7 +39,7 @@ class Loss(enum.StrEnum):
 
     @property
     def rank(self) -> int:
-        return list(Loss).index(self)
+        return list(TrainingChange).index(self)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -47,7 +47,7 @@ class Choice:
     """One way to store and read the images, and how it compares with what the user has."""
 
     label: str
-    loss: Loss = Loss.NOTHING
+    loss: TrainingChange = TrainingChange.NOTHING
     ratio: Ratio | None = None  # over the base; None for the base, and without common rounds
     feeds: bool = False  # all named accelerators
     cell: CellSummary
@@ -134,19 +134,19 @@ def _work(cell: CellSummary) -> tuple[object, ...]:
     return (cell.dataset_key, cell.backend, *(getattr(cell.cell, name) for name in fields))
 
 
-def _loss(cell: CellSummary, base: CellSummary) -> Loss:
+def _loss(cell: CellSummary, base: CellSummary) -> TrainingChange:
     backend, of_base = cell.cell.backend, base.cell.backend
     side, shown = cell.cell.data.image_size, base.cell.data.image_size
-    losses = [Loss.NOTHING]
+    losses = [TrainingChange.NOTHING]
     if any_size(of_base.codec) and not any_size(backend.codec) and side is not None:
         least = shown or MODEL_CROPS.get(base.cell.model, NETWORK_SIDE)
-        losses.append(Loss.OUTER_CROPS if side > least else Loss.CROPS)
+        losses.append(TrainingChange.OUTER_CROPS if side > least else TrainingChange.CROPS)
     if cell.lossy and backend.codec != of_base.codec:
-        losses.append(Loss.PIXELS)
+        losses.append(TrainingChange.PIXELS)
     if backend.codec_options != of_base.codec_options and backend.codec == of_base.codec:
-        losses.append(Loss.PIXELS)
+        losses.append(TrainingChange.PIXELS)
     if backend.native_order and not of_base.native_order:
-        losses.append(Loss.ORDER)
+        losses.append(TrainingChange.ORDER)
     return max(losses, key=lambda loss: loss.rank)
 
 

@@ -15,7 +15,7 @@ _LEAST_RUNGS = 3
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Step:
+class LadderStep:
     """One rung: samples per second, over those of the rung below and of the library's own map."""
 
     rung: Rung
@@ -25,7 +25,7 @@ class Step:
     over_plain: Ratio | None
 
 
-def ladders(panels: Iterable[Panel]) -> list[list[Step]]:
+def ladders(panels: Iterable[Panel]) -> list[list[LadderStep]]:
     """Return the ladder of each setting under which enough of its rungs were measured, each from the lowest rung."""
     listed = list(panels)
     shared = [cell for panel in listed for cell in panel.measured if cell.cell.share is not Share.NONE]
@@ -38,7 +38,7 @@ def ladders(panels: Iterable[Panel]) -> list[list[Step]]:
         if len(rungs) >= _LEAST_RUNGS and "plain" in rungs:
             made.append(
                 [
-                    Step(
+                    LadderStep(
                         rung=rung,
                         cell=rungs[rung.key],
                         rate=estimate(list(_rates(rungs[rung.key]).values())),

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from storebench.datasets import images
 from storebench.datasets.base import Dataset, DatasetInfo, Origin, Provenance
-from storebench.datasets.containers.base import Spans
+from storebench.datasets.containers.base import ByteSpans
 from storebench.datasets.containers.tar import name_before
 from storebench.datasets.files import ImageFiles
 from storebench.datasets.folder import (
@@ -102,7 +102,7 @@ class TarDataset(ImageFiles):
         image_size: int | None,
     ) -> None:
         self._path = path
-        self._spans = Spans([path])
+        self._spans = ByteSpans([path])
         for member, _ in samples:
             self._spans.append(0, member.offset, member.size)
         self.labels = np.array([label for _, label in samples], dtype=np.int64)

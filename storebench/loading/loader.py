@@ -50,7 +50,7 @@ LOADERS: dict[str, str] = {
 GRACE_S = 10.0
 
 
-class Loader(ABC):
+class BatchLoader(ABC):
     """Serve the batches of an epoch in the harness's order."""
 
     serves_empty: ClassVar[bool] = False
@@ -94,12 +94,12 @@ class Loader(ABC):
         self.close()
 
 
-def get_loader(name: str) -> type[Loader]:
+def get_loader(name: str) -> type[BatchLoader]:
     """Return the loader class called `name`, or raise `UnknownNameError`."""
     if name not in LOADERS:
         raise UnknownNameError.of("loader", name, LOADERS)
     module, _, attribute = LOADERS[name].partition(":")
-    return cast("type[Loader]", getattr(importlib.import_module(module), attribute))
+    return cast("type[BatchLoader]", getattr(importlib.import_module(module), attribute))
 
 
 def requests_of(plan: EpochPlan, producers: int) -> list[BatchRequest]:
@@ -221,7 +221,7 @@ class _Context(ForkContext):
         return _ResultQueue(maxsize, ctx=self.get_context())
 
 
-class ProcessLoader(Loader):
+class ProcessLoader(BatchLoader):
     """``torch.utils.data.DataLoader``: worker processes, or the loop's own process for 0 workers."""
 
     def __init__(self, job: LoadJob, *, workers: int, pin: bool = False) -> None:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 
 from storebench.loading.batch import Allocate, BatchRequest, EpochPlan, LoadedBatch, LoadJob, ReaderReport
-from storebench.loading.loader import Loader, batch_memory, requests_of
+from storebench.loading.loader import BatchLoader, batch_memory, requests_of
 from storebench.loading.producer import Producer, lasting_memory
 from storebench.system.interrupts import Held
 
@@ -174,7 +174,7 @@ class Lane(ABC):
         """End the thread or process, and release its memory."""
 
 
-class LaneLoader(Loader):
+class LaneLoader(BatchLoader):
     """Serve an epoch from lanes, in turn. With 0 workers the loop's own thread makes the batches."""
 
     asks_at_once: ClassVar[bool] = True

@@ -20,7 +20,7 @@ class MissingFileError(PlaceFailedError):
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT}
 
 
-class Mount(NamedTuple):
+class MountedPlace(NamedTuple):
     """A folder that is a place, and the device that it was on at first."""
 
     folder: Path

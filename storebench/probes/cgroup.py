@@ -65,7 +65,7 @@ class Controller:
     home: Path
 
 
-class Group:
+class ControlGroup:
     """A control group that limits its processes."""
 
     CONTROLLERS: ClassVar[dict[int, str]]
@@ -141,7 +141,7 @@ class Group:
         """Free what is charged to the group."""
 
 
-class MemoryGroup(Group):
+class MemoryGroup(ControlGroup):
     """A control group whose processes share a limited amount of memory."""
 
     # A page of the page cache is charged to the group that first touched it; memory from before a process entered
@@ -181,7 +181,7 @@ class MemoryGroup(Group):
         )
 
 
-class ThrottledGroup(Group):
+class ThrottledGroup(ControlGroup):
     """A control group whose processes read from a device at limited rates."""
 
     CONTROLLERS: ClassVar = {1: "blkio", 2: "io"}
@@ -224,7 +224,7 @@ def memory_group(limit_bytes: int) -> Iterator[MemoryGroup]:
         group.remove()
 
 
-def find_controller(kind: type[Group] = MemoryGroup) -> Controller:
+def find_controller(kind: type[ControlGroup] = MemoryGroup) -> Controller:
     """Return the place where this process may make groups of a kind, determined by trying."""
     version, groups = _own_groups(kind)
     name = kind.CONTROLLERS[version]
@@ -302,7 +302,7 @@ def _limits() -> Iterator[tuple[Path, int]]:
                     yield folder, limit
 
 
-def _own_groups(kind: type[Group] = MemoryGroup) -> tuple[int, list[Path]]:
+def _own_groups(kind: type[ControlGroup] = MemoryGroup) -> tuple[int, list[Path]]:
     """Return the version with the controller, and our groups, innermost first."""
     own_lines = (read_text(OWN_GROUPS) or "").splitlines()
     for version, point, root in sorted(_hierarchies(kind)):
@@ -325,7 +325,7 @@ def _own_groups(kind: type[Group] = MemoryGroup) -> tuple[int, list[Path]]:
     raise _not_permitted(kind, f"no control group hierarchy with a {names} controller is mounted")
 
 
-def _hierarchies(kind: type[Group]) -> Iterator[tuple[int, Path, str]]:
+def _hierarchies(kind: type[ControlGroup]) -> Iterator[tuple[int, Path, str]]:
     for line in (read_text(MOUNTINFO) or "").splitlines():
         fields = line.split(" ")
         fstype, _, options = fields[fields.index("-") + 1 :][:3]
@@ -338,7 +338,7 @@ def _hierarchies(kind: type[Group]) -> Iterator[tuple[int, Path, str]]:
             yield 2, Path(fields[4]), fields[3]
 
 
-def _move(kind: type[Group], pid: int, folder: Path) -> None:
+def _move(kind: type[ControlGroup], pid: int, folder: Path) -> None:
     """Move a process with all its threads into the group at `folder`."""
     try:
         (folder / "cgroup.procs").write_text(str(pid))
@@ -346,7 +346,7 @@ def _move(kind: type[Group], pid: int, folder: Path) -> None:
         raise _not_permitted(kind, f"process {pid} cannot enter {folder}: {error.strerror}") from None
 
 
-def _not_permitted(kind: type[Group], why: str) -> UsageError:
+def _not_permitted(kind: type[ControlGroup], why: str) -> UsageError:
     return UsageError(
         f"{kind.LIMITED} cannot be limited here: {why}",
         hint=f"Run as root, or in a control group with a delegated {kind.CONTROLLERS[2]} controller; "

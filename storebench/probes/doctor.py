@@ -10,7 +10,7 @@ from pathlib import Path
 from storebench.errors import UsageError, from_os_error, install_line
 from storebench.probes import machine, page_cache
 from storebench.probes.cgroup import (
-    Group,
+    ControlGroup,
     MemoryGroup,
     ThrottledGroup,
     find_controller,
@@ -148,7 +148,7 @@ def _rights(folder: Path) -> Iterator[Check]:
     root = os.access(page_cache.DROP_CACHES, os.W_OK)
     advice = "Not needed: files are evicted one by one, and their pages counted."
     yield _check("--drop-caches", root, "allowed (root)" if root else "needs root", advice)
-    limits: tuple[tuple[str, type[Group], str], ...] = (
+    limits: tuple[tuple[str, type[ControlGroup], str], ...] = (
         ("limiting the page cache", MemoryGroup, 'Cells with cache = "limited"'),
         ("emulating slower storage", ThrottledGroup, "Cells with a tier"),
     )

@@ -35,7 +35,7 @@ _NOTHING_SEEN = (
 )
 
 
-class Options(NamedTuple):
+class ScriptOptions(NamedTuple):
     """What ``storebench profile`` is asked for, beside the script."""
 
     as_module: bool = False
@@ -46,7 +46,7 @@ class Options(NamedTuple):
 class _End:
     """Write the verdict once, in whichever way this process ends."""
 
-    def __init__(self, options: Options, path: list[str]) -> None:
+    def __init__(self, options: ScriptOptions, path: list[str]) -> None:
         self._options, self._path = options, path
         self._pid, self._is_done = os.getpid(), False
 
@@ -123,7 +123,7 @@ class _AfterImport(importlib.abc.MetaPathFinder):
 
 def main() -> None:
     """Run the script that the command line names after the options, as Python would."""
-    options = Options(**json.loads(sys.argv[1]))
+    options = ScriptOptions(**json.loads(sys.argv[1]))
     name, *sys.argv = sys.argv[2:]
     sys.argv.insert(0, name)
     end = _End(options, sys.path)

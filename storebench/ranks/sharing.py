@@ -3,12 +3,12 @@
 from typing import ClassVar
 
 from storebench.loading.batch import LoadJob
-from storebench.loading.loader import Loader
+from storebench.loading.loader import BatchLoader
 from storebench.ranks.group import Group
 from storebench.ranks.heartbeat import NO_PROGRESS, RankProgress
 
 
-class SharedLoader(Loader):
+class SharedLoader(BatchLoader):
     """Serve the batches of one rank of a job whose ranks read together."""
 
     serves_empty: ClassVar[bool] = True

@@ -22,7 +22,7 @@ _WORKS = {LoopWork.TRAINING: "training", LoopWork.EMULATED: "emulated training"}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Column:
+class ExplorerColumn:
     """One setting: its words, and the panels that were measured in it, which differ in their length at most."""
 
     dataset: str
@@ -34,7 +34,7 @@ class Column:
     panels: tuple[Panel, ...]
 
 
-def columns(panels: Iterable[Panel]) -> list[Column]:
+def columns(panels: Iterable[Panel]) -> list[ExplorerColumn]:
     """Return one column per setting; panels of different stores share one if their work is the same."""
     groups: dict[tuple[Any, ...], list[list[Panel]]] = {}
     for panel in panels:
@@ -58,7 +58,7 @@ def columns(panels: Iterable[Panel]) -> list[Column]:
         short = dataset.partition(",")[0]
         unique = sum(title.partition(",")[0] == short for title in titles) == 1
         made.append(
-            Column(
+            ExplorerColumn(
                 dataset=short if unique else dataset,
                 state=head[0],
                 work=head[1],

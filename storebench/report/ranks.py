@@ -102,7 +102,7 @@ def corners(cells: Iterable[CellSummary]) -> list[Corners]:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Tournament:
+class TournamentResult:
     """Trainers with tournaments beside the same trainers without: test accuracy of the best one, as shares."""
 
     cell: CellSummary
@@ -113,7 +113,7 @@ class Tournament:
     """Games after which a trainer continued with its partner's network."""
 
 
-def tournaments(cells: Sequence[CellSummary]) -> list[Tournament]:
+def tournaments(cells: Sequence[CellSummary]) -> list[TournamentResult]:
     """Return every cell with tournaments, with its control: the same trainers without games."""
     controls = {
         key_without(cell, "tournament_steps"): cell
@@ -128,7 +128,7 @@ def tournaments(cells: Sequence[CellSummary]) -> list[Tournament]:
         games = [game for job in jobs if job.trainers for game in job.trainers.games]
         control = controls.get(key_without(cell, "tournament_steps"))
         listed.append(
-            Tournament(
+            TournamentResult(
                 cell=cell,
                 accuracy=accuracy,
                 control=None if control is None else _last_accuracy(control),

@@ -26,7 +26,7 @@ from storebench.analysis.labels import (
     verdict_words,
     with_interval,
 )
-from storebench.analysis.ladder import Step
+from storebench.analysis.ladder import LadderStep
 from storebench.analysis.panels import Panel, rate_ratio
 from storebench.analysis.remote import copies_pay
 from storebench.analysis.roofline import Curve, Point, Roofline, model_errors
@@ -37,7 +37,7 @@ from storebench.record.schema import COLD_SHARES
 from storebench.report.ranks import (
     EXPOSED,
     Corners,
-    Tournament,
+    TournamentResult,
     alone_of,
     corners,
     job_name,
@@ -454,9 +454,9 @@ def point_table(roofs: Sequence[Roofline]) -> Table | None:
     return make_table("roofline-points", caption, columns, points, notes=(note,))
 
 
-def ladder_table(ladder: Sequence[Step]) -> Table:
+def ladder_table(ladder: Sequence[LadderStep]) -> Table:
     """Return the rungs of one ladder with their gains."""
-    column: type[Column[Step]] = Column
+    column: type[Column[LadderStep]] = Column
     columns = [
         column("rung", "rung", lambda s: s.rung.label),
         column("", "backend", lambda s: s.cell.backend),
@@ -565,8 +565,8 @@ def _corner_table(effects: Sequence[Corners]) -> Table:
     return make_table("ranks-interference", caption, columns, effects)
 
 
-def _tournament_table(games: Sequence[Tournament]) -> Table:
-    column: type[Column[Tournament]] = Column
+def _tournament_table(games: Sequence[TournamentResult]) -> Table:
+    column: type[Column[TournamentResult]] = Column
     columns = [
         column("setting", "", lambda row: setting_label(row.cell)),
         column("seed", "seed", lambda row: row.cell.fields["seed"]),

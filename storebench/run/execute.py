@@ -20,7 +20,7 @@ from storebench.filesystem import file_system
 from storebench.formats.origin import proven, refuse_other_code
 from storebench.formats.registry import parse_backend, store_name_of
 from storebench.places import copying
-from storebench.places.base import Mount
+from storebench.places.base import MountedPlace
 from storebench.probes.code import running_digest
 from storebench.probes.counters import OtherWork
 from storebench.ranks.heartbeat import Position
@@ -60,7 +60,7 @@ class Prepared:
     test_store: Path | None
     image: StoreImage | None = None
     place: PlaceFacts | None = None
-    mount: Mount | None = None
+    mount: MountedPlace | None = None
     url: str = ""
     counters: str = ""
 
@@ -199,7 +199,7 @@ def _put_in_place(prepared: dict[Cell, Prepared], watcher: Watcher, running: con
     for cell, stores in prepared.items():
         place, say = cell.place, watcher.store(cell).say
         if place.folder:
-            mount = Mount(Path(place), Path(place).stat().st_dev)
+            mount = MountedPlace(Path(place), Path(place).stat().st_dev)
             with _mount_errors(mount):
                 copy = ensure_copy(stores.store, mount.folder, say)
             facts = PlaceFacts(server=file_system(place))
@@ -216,7 +216,7 @@ def _put_in_place(prepared: dict[Cell, Prepared], watcher: Watcher, running: con
 
 
 @contextlib.contextmanager
-def _mount_errors(mount: Mount | None) -> Iterator[None]:
+def _mount_errors(mount: MountedPlace | None) -> Iterator[None]:
     """Raise that a mount has ended, instead of what failed for that reason."""
     try:
         yield

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from storebench.datasets.containers.arrow import ArrowRows, ParquetRows, Rows, reading, record_batches
-from storebench.datasets.containers.base import Asked, Container, Ranges
+from storebench.datasets.containers.base import Container, NamedFields, Ranges
 from storebench.datasets.containers.mds import MdsShards
 from storebench.formats.peers.stream import randomness
 from storebench.formats.peers.tfrecord import TfRecordReader
@@ -24,9 +24,9 @@ from storebench.stores.random_reads import (
     FileSamples,
     Prepare,
     SampleSet,
-    Setting,
     Source,
     Trial,
+    TriedSetting,
     drawn,
     paged,
     spread,
@@ -45,7 +45,7 @@ MOST_GROUP_BYTES = 256 << 20
 SCAN_S = 5.0  # a longer scan ends early, and the number of samples is estimated
 BUFFERS = (1_000, 10_000)  # samples of a usual shuffle buffer, and of a large one
 
-Settings = Callable[[Source, Path], Iterator[Setting | Trial]]
+Settings = Callable[[Source, Path], Iterator[TriedSetting | Trial]]
 
 
 def container_samples(container: Container, samples: int) -> FileSamples | None:
@@ -100,7 +100,7 @@ def _ranges(container: Ranges, samples: int, scan_s: float) -> FileSamples:
         advice=advice if is_stream else None,
     )
 
-    def settings(source: Source, folder: Path) -> Iterator[Setting | Trial]:  # noqa: ARG001 - nothing is copied
+    def settings(source: Source, folder: Path) -> Iterator[TriedSetting | Trial]:  # noqa: ARG001 - nothing is copied
         yield from in_sequence(source, items)
         if is_stream and len(items) > BUFFERS[0]:
             # How far each moves the samples of one shard, over a uniform shuffle.
@@ -152,7 +152,7 @@ def _row_groups(container: ParquetRows, samples: int) -> FileSamples:
     )
     items = [] if part.unread else drawn(range(count), samples)
 
-    def settings(source: Source, folder: Path) -> Iterator[Setting | Trial]:
+    def settings(source: Source, folder: Path) -> Iterator[TriedSetting | Trial]:
         if rows > 2 * FEW_ROWS:
             copied = _copied_rows(container, chunks[0].compression, folder / "rows.parquet")
             copies = range(len(copied.classes.labels))
@@ -165,7 +165,7 @@ def _row_groups(container: ParquetRows, samples: int) -> FileSamples:
                 value=f"{FEW_ROWS}",
             )
             now = replace(source, value=f"{rows:,}")
-            yield Setting(name="row_group_size of the writer", now=now, tried=few)
+            yield TriedSetting(name="row_group_size of the writer", now=now, tried=few)
         yield from in_batches(source, BATCH)
 
     return _candidate(part, path, partial(_row_reads, container), items, settings)
@@ -190,7 +190,7 @@ def _copied_rows(container: ParquetRows, compression: str, path: Path) -> Parque
                 count, nbytes = count + len(batch), nbytes + batch.nbytes
                 if nbytes > COPY_BYTES or count >= COPY_ROWS:
                     break
-    copied = ParquetRows(container.kind, [path], Asked(column))
+    copied = ParquetRows(container.kind, [path], NamedFields(column))
     copied.scan()
     return copied
 
@@ -213,7 +213,7 @@ def _batches(container: ArrowRows, samples: int) -> FileSamples:
         touched_bytes=paged(lengths[1]),
     )
 
-    def settings(source: Source, folder: Path) -> Iterator[Setting | Trial]:  # noqa: ARG001 - nothing is copied
+    def settings(source: Source, folder: Path) -> Iterator[TriedSetting | Trial]:  # noqa: ARG001 - nothing is copied
         yield from in_sequence(source, range(count))
 
     items = drawn(range(count), samples)

@@ -27,8 +27,8 @@ from storebench.stores.random_reads import (
     FileSamples,
     Prepare,
     SampleSet,
-    Setting,
     Source,
+    TriedSetting,
     drawn,
     paged,
     spread,
@@ -206,7 +206,7 @@ def _candidate(path: Path, part: SampleSet, data: Any, items: Sequence[tuple[str
     return FileSamples(part=part, source=source if items and not why else None)
 
 
-def _settings(source: Source, folder: Path) -> Iterator[Setting]:
+def _settings(source: Source, folder: Path) -> Iterator[TriedSetting]:
     """Yield the settings of a data set whose rows are samples; its first rows are copied to try those of a writer."""
     name = source.items[0][0]
     with reading(source.path), open_hdf5(source.path) as file:
@@ -223,14 +223,16 @@ def _settings(source: Source, folder: Path) -> Iterator[Setting]:
         ends = np.cumsum([0, *map(len, values)]).tolist()
         content, keys = np.frombuffer(b"".join(values), np.uint8), list(map(slice, ends, ends[1:]))
         packed = _copied(content, source, folder / "packed.h5", "bytes, and offsets", keys)
-        yield Setting(name="values of the writer", now=replace(now, value="varying length"), tried=packed)
+        yield TriedSetting(
+            name="values of the writer", now=replace(now, value="varying length"), tried=packed
+        )
     elif chunks and chunks != single:
         chunked = _copied(rows, source, folder / "chunks.h5", _shape(single), chunks=single, **filters)
-        yield Setting(name="chunks of the writer", now=now, tried=chunked)
+        yield TriedSetting(name="chunks of the writer", now=now, tried=chunked)
         now = chunked
     if compression and not varying:
         plain = _copied(rows, source, folder / "plain.h5", "none", chunks=single)
-        yield Setting(name="filter of the writer", now=replace(now, value=compression), tried=plain)
+        yield TriedSetting(name="filter of the writer", now=replace(now, value=compression), tried=plain)
     yield from in_batches(source, BATCH)
 
 

@@ -17,9 +17,9 @@ from storebench.stores.random_reads import (
     FileSamples,
     Prepare,
     SampleSet,
-    Setting,
     Source,
     Trial,
+    TriedSetting,
     cold_reads,
     drawn,
     spread,
@@ -76,7 +76,7 @@ def _weight(records: Sequence[KeyLength]) -> int:
     return sum(length for _, length in records)
 
 
-def _settings(source: Source, folder: Path) -> Iterator[Setting | Trial]:  # noqa: ARG001 - nothing is copied
+def _settings(source: Source, folder: Path) -> Iterator[TriedSetting | Trial]:  # noqa: ARG001 - nothing is copied
     def way(value: str, **options: bool) -> Source:
         return replace(source, value=value, open=partial(_reads, source.path, **options))
 
@@ -84,7 +84,7 @@ def _settings(source: Source, folder: Path) -> Iterator[Setting | Trial]:  # noq
     if on and off:
         gain = "as fast, larger than memory"  # each read finds the file evicted
         yield Trial(setting="readahead", now="on", tried="off", factor=on / off, gain=gain)
-    yield Setting(name="samples per transaction", now=way("1", each=True), tried=way("all"))
+    yield TriedSetting(name="samples per transaction", now=way("1", each=True), tried=way("all"))
 
 
 @contextmanager

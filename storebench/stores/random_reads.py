@@ -80,7 +80,7 @@ class Source:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class TriedSetting:
     """A setting of a reader or writer: its value now, and one to try, in a state of the page cache."""
 
     name: str
@@ -106,7 +106,9 @@ class FileSamples:
 
     part: SampleSet
     source: Source | None = None
-    settings: Callable[[Source, Path], Iterable[Setting | Trial]] | None = None  # makes copies in a folder
+    settings: Callable[[Source, Path], Iterable[TriedSetting | Trial]] | None = (
+        None  # makes copies in a folder
+    )
     notes: dict[str, str] = field(default_factory=dict)  # on the rest of the file
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from storebench.stores.random_reads import Setting, Source, Trial, evicted
+from storebench.stores.random_reads import Source, Trial, TriedSetting, evicted
 
 READ_S = 0.25  # of one reading
 ROUNDS, ENOUGH_S = 3, 3.0  # no round of a setting begins later
@@ -15,7 +15,7 @@ COPY_BYTES, COPY_ROWS = 32 << 20, 5_000  # most of a file that is copied
 BATCH = 64
 
 
-def tried(settings: Iterable[Setting | Trial]) -> list[Trial]:
+def tried(settings: Iterable[TriedSetting | Trial]) -> list[Trial]:
     """Try each setting until `MOST_S` have passed; a cold one is left out where the file cannot be evicted."""
     deadline, trials = time.perf_counter() + MOST_S, list[Trial]()
     for setting in settings:
@@ -54,15 +54,15 @@ def _rate(source: Source, cold: bool) -> float:
         return done / (time.perf_counter() - started)
 
 
-def in_batches(source: Source, size: int) -> Iterator[Setting]:
+def in_batches(source: Source, size: int) -> Iterator[TriedSetting]:
     """Yield the setting of a call for several samples; its items are lists."""
     items = [source.items[at : at + size] for at in range(0, len(source.items) - size + 1, size)]
     if items:
         several = replace(source, value=f"{size}", items=items, batch=size)
-        yield Setting(name="samples per call", now=replace(source, value="1"), tried=several)
+        yield TriedSetting(name="samples per call", now=replace(source, value="1"), tried=several)
 
 
-def in_sequence(source: Source, ordered: Sequence[Any]) -> Iterator[Setting]:
+def in_sequence(source: Source, ordered: Sequence[Any]) -> Iterator[TriedSetting]:
     """Yield the setting of the order: at random, or one after another."""
     following = replace(source, value="one after another", items=ordered[: len(source.items)])
-    yield Setting(name="order", now=replace(source, value="random"), tried=following, cold=True)
+    yield TriedSetting(name="order", now=replace(source, value="random"), tried=following, cold=True)

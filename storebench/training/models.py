@@ -124,7 +124,7 @@ def caffenet(shape: ImageShape, classes: int) -> nn.Module:
     return body
 
 
-class Bottleneck(nn.Module):
+class BottleneckBlock(nn.Module):
     """ResNet's block of 1x1, 3x3 and 1x1 convolutions around a shortcut."""
 
     def __init__(self, channels: int, width: int, stride: int) -> None:
@@ -152,7 +152,7 @@ def resnet50(shape: ImageShape, classes: int) -> nn.Module:
     for stage, blocks in enumerate((3, 4, 6, 3)):
         width = 64 << stage
         for block in range(blocks):
-            layers.append(Bottleneck(channels, width, 2 if block == 0 and stage > 0 else 1))
+            layers.append(BottleneckBlock(channels, width, 2 if block == 0 and stage > 0 else 1))
             channels = 4 * width
     body = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes))
     for layer in body.modules():

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from storebench.errors import StorebenchError
-from storebench.loading.loader import Loader
+from storebench.loading.loader import BatchLoader
 from storebench.loading.producer import ProcessSettings
 from storebench.probes.cgroup import MemoryGroup
 from storebench.probes.code import package_folder
@@ -149,7 +149,7 @@ def _run_epoch(setup: Setup, number: int, at_open: CacheFacts | None) -> Epoch:
 
 
 @contextlib.contextmanager
-def _closed_after_an_error(loader: Loader) -> Iterator[None]:
+def _closed_after_an_error(loader: BatchLoader) -> Iterator[None]:
     """Close the loader after an error; if one of its workers died, raise an error that says so."""
     try:
         yield

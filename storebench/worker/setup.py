@@ -15,7 +15,7 @@ from storebench.formats.origin import code_facts
 from storebench.formats.registry import traits_of
 from storebench.loading.augment import Augment, round_seed
 from storebench.loading.batch import EpochPlan, LoadedBatch, LoadJob, ReaderReport, with_empty_batches
-from storebench.loading.loader import Loader, get_loader
+from storebench.loading.loader import BatchLoader, get_loader
 from storebench.loading.producer import native_orders
 from storebench.probes.cgroup import LimitedCache, MemoryGroup
 from storebench.probes.throttle import EmulatedTier
@@ -48,7 +48,7 @@ class Setup:
     pages: StoreCache
     augment: Augment
     step: Step
-    loader: Loader
+    loader: BatchLoader
     limit: LimitedCache | None
     tier: EmulatedTier | None
     sampling: Sampling
@@ -207,7 +207,7 @@ def _step(
     return step
 
 
-def _loader(cell: Cell, job: LoadJob, group: Group, progress: RankProgress) -> Loader:
+def _loader(cell: Cell, job: LoadJob, group: Group, progress: RankProgress) -> BatchLoader:
     """Return the loader of this process; it may share reading with other ranks."""
     pin = cell.device.startswith("cuda")
     if cell.share is Share.NONE:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from storebench.loading.batch import EpochPlan, LoadedBatch, LoadJob
-from storebench.loading.loader import Loader
+from storebench.loading.loader import BatchLoader
 from storebench.testing.stores import SmallStore
 
 MakeJob = Callable[..., LoadJob]
@@ -19,7 +19,7 @@ def copied(batch: LoadedBatch) -> LoadedBatch:
     return batch
 
 
-def drained(loader: Loader, plan: EpochPlan) -> list[LoadedBatch]:
+def drained(loader: BatchLoader, plan: EpochPlan) -> list[LoadedBatch]:
     """Run an epoch; return its batches."""
     return [copied(batch) for batch in loader.epoch(plan)]
 

@@ -14,7 +14,7 @@ WITHIN_GOAL = 0.20
 _COVERAGE = 0.90
 
 
-class Kind(enum.StrEnum):
+class PredictionKind(enum.StrEnum):
     """What differs between a prediction and the cells that it rests on."""
 
     ACCELERATOR_LOOP = "an accelerator, loading in the loop"
@@ -50,6 +50,6 @@ def half_width(errors: Iterable[float]) -> float | None:
     return ranked[place - 1] if place <= len(ranked) else None
 
 
-def read_errors() -> dict[Kind, KindError]:
+def read_errors() -> dict[PredictionKind, KindError]:
     rows = json.loads(ERRORS_FILE.read_text(encoding="utf-8"))
-    return {Kind(name): KindError(**row) for name, row in rows.items()}
+    return {PredictionKind(name): KindError(**row) for name, row in rows.items()}

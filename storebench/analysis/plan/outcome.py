@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from storebench.accelerators import Accelerator
 from storebench.analysis.labels import backend_label, place_words
-from storebench.analysis.plan.errors import Kind
+from storebench.analysis.plan.errors import PredictionKind
 from storebench.settings.words import Limit, Place
 from storebench.units import format_bytes
 
@@ -78,7 +78,7 @@ class StorePlan:
     build_s: float | None
     pays_after_epochs: float | None = None
     """Epochs after which a conversion to the fastest store that can be built saves time; None if it does not."""
-    kinds: tuple[Kind, ...]  # in what the prediction differs from the cells
+    kinds: tuple[PredictionKind, ...]  # in what the prediction differs from the cells
 
     def converted(self, best: "StorePlan") -> "StorePlan":
         """Return it with the epochs after which a conversion to the fastest store pays, if that is worth it."""

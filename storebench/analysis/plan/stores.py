@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from storebench.analysis.labels import number, size
 from storebench.analysis.limits import BUSY_FRAC, Demand, Node, limits
 from storebench.analysis.plan.cache import missing_shares
-from storebench.analysis.plan.errors import Kind, read_errors
+from storebench.analysis.plan.errors import PredictionKind, read_errors
 from storebench.analysis.plan.measured import (
     REQUEST_BYTES,
     Lacking,
@@ -28,10 +28,10 @@ _SMALL = 1e-9
 
 
 @functools.cache
-def _widths() -> dict[Kind, float]:
+def _widths() -> dict[PredictionKind, float]:
     """Return half of the interval of each kind; the widest for those that were not measured."""
     widths = {kind: e.half_width for kind, e in read_errors().items() if e.half_width is not None}
-    return {kind: widths.get(kind, max(widths.values(), default=math.inf)) for kind in Kind}
+    return {kind: widths.get(kind, max(widths.values(), default=math.inf)) for kind in PredictionKind}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ class _Part:
     epochs: int
     demand: Demand
     limits: dict[Limit, float]
-    kinds: tuple[Kind, ...]
+    kinds: tuple[PredictionKind, ...]
 
     @property
     def rate(self) -> float:
@@ -218,23 +218,23 @@ class StorePlanner:
         in_flight = max(1.0, alone_s / demand.wait_s) if demand.wait_s else 1.0
         return replace(demand, wait_s=demand.requests * target.first_byte_s / in_flight + transfer_s)
 
-    def _kinds(self, *, missing: bool) -> tuple[Kind, ...]:
+    def _kinds(self, *, missing: bool) -> tuple[PredictionKind, ...]:
         """Return the differences between the prediction of some epochs and the cells."""
         target, cells, states = self.target, self.cells, {cell.cell.cache for cell in self.cells}
         missing = missing and not self.place.remote
         small = missing and self.resident < 1
         differs = {
-            Kind.ACCELERATOR_LOOP: not target.workers,
-            Kind.ACCELERATOR_WORKERS: bool(target.workers),
-            Kind.WORKERS: all(cell.cell.workers != self.workers for cell in cells)
+            PredictionKind.ACCELERATOR_LOOP: not target.workers,
+            PredictionKind.ACCELERATOR_WORKERS: bool(target.workers),
+            PredictionKind.WORKERS: all(cell.cell.workers != self.workers for cell in cells)
             or all(cell.fact("conditions_cores") != target.cores for cell in cells),
-            Kind.RANKS: target.count > 1,
-            Kind.MEMORY: small and CacheState.LIMITED in states,
-            Kind.MEMORY_OF_COLD: small and CacheState.LIMITED not in states,
-            Kind.COLD: missing and not small and CacheState.COLD in states,
-            Kind.COLD_OF_DEVICE: missing and not small and CacheState.COLD not in states,
-            Kind.DEVICE: missing and target.other_storage,
-            Kind.PLACE: self.place.remote,
+            PredictionKind.RANKS: target.count > 1,
+            PredictionKind.MEMORY: small and CacheState.LIMITED in states,
+            PredictionKind.MEMORY_OF_COLD: small and CacheState.LIMITED not in states,
+            PredictionKind.COLD: missing and not small and CacheState.COLD in states,
+            PredictionKind.COLD_OF_DEVICE: missing and not small and CacheState.COLD not in states,
+            PredictionKind.DEVICE: missing and target.other_storage,
+            PredictionKind.PLACE: self.place.remote,
         }
         return tuple(kind for kind, is_so in differs.items() if is_so)
 

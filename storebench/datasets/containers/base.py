@@ -32,7 +32,7 @@ MOST_NAMED = 12  # most fields that a message lists
 
 
 @dataclass(frozen=True)
-class Asked:
+class NamedFields:
     """The fields that ``PATH#IMAGE,LABEL`` names; "" for one that is found by its usual name."""
 
     image: str = ""
@@ -66,7 +66,7 @@ class Classes:
 class Labels:
     """Collect the labels of samples, numbers or texts, and make classes of them."""
 
-    def __init__(self, where: str | Path, asked: Asked) -> None:
+    def __init__(self, where: str | Path, asked: NamedFields) -> None:
         self._where, self._asked = where, asked
         self._codes = array("q")  # the number of each sample's word; -1 without a label
         self._words: dict[str, int] = {}
@@ -154,7 +154,7 @@ class Container(ABC):
     shape: ImageShape  # of all samples
     are_files: bool = True  # whether samples are image files, and not pixels
 
-    def __init__(self, kind: str, files: Sequence[Path], asked: Asked) -> None:
+    def __init__(self, kind: str, files: Sequence[Path], asked: NamedFields) -> None:
         self.kind = kind  # in words
         self.files = files  # what is read; the samples are known by these files
         self.asked = asked
@@ -249,7 +249,7 @@ def listed(names: Sequence[str]) -> str:
     return (", ".join(names[:MOST_NAMED]) or "none") + (f" and {more} more" if more > 0 else "")
 
 
-class Spans:
+class ByteSpans:
     """Byte ranges of files, 20 bytes each in memory: appended by a scan, then read from any thread."""
 
     def __init__(self, files: Sequence[Path]) -> None:
@@ -321,7 +321,7 @@ def cut_short(path: Path, offset: int) -> CorruptDataError:
 class Ranges(Container):
     """Samples at byte ranges, which the scan finds."""
 
-    spans: Spans
+    spans: ByteSpans
 
     def files_of(self, indices: Iterable[int]) -> list[Path]:
         return list(dict.fromkeys(self.spans.place(index)[0] for index in indices))

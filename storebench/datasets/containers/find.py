@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from storebench.datasets.containers.base import Asked, Container
+from storebench.datasets.containers.base import Container, NamedFields
 from storebench.datasets.containers.crc32c import masked
 from storebench.datasets.folder import (
     TEST_FOLDERS,
@@ -98,13 +98,13 @@ _BRACES = re.compile(r"\{(?:(\d+)\.\.(\d+)|([^{}]*,[^{}]*))\}")
 _PATTERN = re.compile(rf"[*?\[]|::|{_BRACES.pattern}")
 
 
-def divided(text: str) -> tuple[str, Asked]:
+def divided(text: str) -> tuple[str, NamedFields]:
     """Return path and fields of ``PATH#IMAGE,LABEL``; a path that exists is taken as it is."""
     path, mark, fields = text.rpartition("#")
     if not mark or os.path.exists(text):  # noqa: PTH110 - the text may be a pattern
-        return text, Asked()
+        return text, NamedFields()
     image, _, label = fields.partition(",")
-    return path, Asked(image.strip(), label.strip())
+    return path, NamedFields(image.strip(), label.strip())
 
 
 def is_container(text: str) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 import pydantic
 
 from storebench.datasets.base import Image
-from storebench.datasets.containers.base import Asked, Labels, Ranges, Spans
+from storebench.datasets.containers.base import ByteSpans, Labels, NamedFields, Ranges
 from storebench.datasets.containers.pixels import image_or_pixels
 from storebench.datasets.sources import open_source, read_file
 from storebench.errors import CorruptDataError
@@ -57,7 +57,7 @@ class _Index(pydantic.BaseModel):
 
 
 class MdsShards(Ranges):
-    def __init__(self, kind: str, files: Sequence[Path], asked: Asked) -> None:
+    def __init__(self, kind: str, files: Sequence[Path], asked: NamedFields) -> None:
         index = files[0]
         try:
             self._shards = _Index.model_validate(parse_json(read_file(index), index)).shards
@@ -76,7 +76,7 @@ class MdsShards(Ranges):
 
     def scan(self) -> None:
         index, *paths = self.files
-        self.spans = Spans(paths)
+        self.spans = ByteSpans(paths)
         labels = Labels(index, self.asked)
         columns = {}
         for shard in self._shards[:1]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, TypeVar
 
-from storebench.datasets.containers.base import LABEL_FIELDS, Labels, Ranges, Spans, listed, read_at
+from storebench.datasets.containers.base import LABEL_FIELDS, ByteSpans, Labels, Ranges, listed, read_at
 from storebench.datasets.folder import is_left_out, mixes_splits, split_of
 from storebench.datasets.images import EXTENSIONS
 from storebench.datasets.sources import Member, members, open_source
@@ -28,7 +28,7 @@ class TarShards(Ranges):
     streams = True  # whether WebDataset serves the same samples
 
     def scan(self) -> None:
-        self.spans = Spans(self.files)
+        self.spans = ByteSpans(self.files)
         labels, others = Labels(self.files[0], self.asked), list[str]()
         extensions, lone = set[str](), set[str]()  # of samples with an image, and of those without one
         without, other_images, is_labelled, are_apart = 0, Counter[str](), False, False

@@ -8,7 +8,7 @@ from typing import IO, Any
 import numpy as np
 
 from storebench.datasets.base import Image
-from storebench.datasets.containers.base import Labels, Ranges, Spans, cut_short
+from storebench.datasets.containers.base import ByteSpans, Labels, Ranges, cut_short
 from storebench.datasets.containers.crc32c import masked
 from storebench.datasets.containers.pixels import image_or_pixels
 from storebench.datasets.containers.protobuf import messages, read_varint, signed, wire_fields
@@ -30,7 +30,7 @@ class TfRecords(Ranges):
     streams = True
 
     def scan(self) -> None:
-        self.spans = Spans(self.files)
+        self.spans = ByteSpans(self.files)
         labels = Labels(self.files[0], self.asked)
         self.image, self.label = "", ""
         for shard, path in enumerate(self.files):

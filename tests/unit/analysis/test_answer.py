@@ -14,7 +14,7 @@ from storebench.accelerators import find_accelerator
 from storebench.analysis.answer import Answer, decide, disturbed
 from storebench.analysis.checks.findings import Rule, finding
 from storebench.analysis.checks.records import Results, read_results
-from storebench.analysis.choices import Choice, Loss
+from storebench.analysis.choices import Choice, TrainingChange
 from storebench.analysis.comparison import Ratio, Verdict
 from storebench.analysis.frame import sourced
 from storebench.analysis.summary import CellSummary, summarise
@@ -42,14 +42,19 @@ CELL = cells_of(make_record("lmdb", **NONE))[0]
 FILES = Choice(label="your files", cell=CELL)
 
 
-def choice(loss: Loss, told: str, *, feeds: bool = False, spread: float = 0.01) -> Choice:
+def choice(loss: TrainingChange, told: str, *, feeds: bool = False, spread: float = 0.01) -> Choice:
     """Return a choice from its ratio and the sign of its verdict, "3.1+"."""
     ratio = Ratio(mid=float(told[:-1]), rounds=5, verdict=VERDICTS[told[-1]], spread=spread)
     return Choice(label=f"a store, {loss}", loss=loss, ratio=ratio, feeds=feeds, cell=CELL)
 
 
-SAME, PIXELS, OUTER, CROPS = Loss.NOTHING, Loss.PIXELS, Loss.OUTER_CROPS, Loss.CROPS
-DECIDED: dict[str, tuple[list[Choice], Loss | None, bool]] = {
+SAME, PIXELS, OUTER, CROPS = (
+    TrainingChange.NOTHING,
+    TrainingChange.PIXELS,
+    TrainingChange.OUTER_CROPS,
+    TrainingChange.CROPS,
+)
+DECIDED: dict[str, tuple[list[Choice], TrainingChange | None, bool]] = {
     "equal augmentation comes first": ([choice(SAME, "1.3+"), choice(OUTER, "4+"), choice(CROPS, "9+")], SAME, True),
     "the fastest with crops": ([choice(PIXELS, "1.4+"), choice(OUTER, "4+")], OUTER, True),
     "the least change that feeds": (

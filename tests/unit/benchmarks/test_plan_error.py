@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.plan_error import SEVERAL, Case, all_cases, width, widths_of
-from storebench.analysis.plan.errors import MEDIAN_GOAL, Kind, KindError
+from storebench.analysis.plan.errors import MEDIAN_GOAL, KindError, PredictionKind
 from storebench.record.schema import Record
 from storebench.settings.words import ComputeKind
 from tests.support.planted import write_run
@@ -38,7 +38,10 @@ def cases(folder: Path, known: Sequence[Record], records: Sequence[Record]) -> l
 def test_cells_on_their_curve_are_predicted_from_the_known_run(tmp_path: Path) -> None:
     found = cases(tmp_path, LOADING, RECORDS)
     assert {case.cell.cell.cell_id for case in found} == {record.cell.cell_id for record in BESIDE}
-    assert {case.kinds for case in found} == {(Kind.ACCELERATOR_LOOP,), (Kind.ACCELERATOR_WORKERS,)}
+    assert {case.kinds for case in found} == {
+        (PredictionKind.ACCELERATOR_LOOP,),
+        (PredictionKind.ACCELERATOR_WORKERS,),
+    }
     assert max(abs(case.error) for case in found if not case.cell.cell.workers) < 0.03
     assert {case.half for case in found} == {0, 1}
     seen = BESIDE[0].cell.cell_id
@@ -52,15 +55,19 @@ def test_cells_that_differ_in_two_ways_are_of_two_kinds(tmp_path: Path) -> None:
         return dataclasses.replace(record, cell=dataclasses.replace(record.cell, **settings))  # type: ignore[arg-type]
 
     new = [changed(record, workers=3, batch_size=7) for record in LOADING if record.cell.workers]
-    assert {case.kinds for case in cases(tmp_path, LOADING, new)} == {(Kind.WORKERS, Kind.BATCH)}
+    assert {case.kinds for case in cases(tmp_path, LOADING, new)} == {
+        (PredictionKind.WORKERS, PredictionKind.BATCH)
+    }
 
 
 def test_the_interval_of_a_kind_needs_nine_cells_and_that_of_two_kinds_is_wider(tmp_path: Path) -> None:
     found = cases(tmp_path, LOADING, RECORDS)
-    alone = [case for case in found if case.kinds == (Kind.ACCELERATOR_LOOP,)]
+    alone = [case for case in found if case.kinds == (PredictionKind.ACCELERATOR_LOOP,)]
     widths = widths_of(alone)
-    assert widths[Kind.WORKERS] is None
-    both = dataclasses.replace(alone[0], kinds=(Kind.ACCELERATOR_LOOP, Kind.ACCELERATOR_LOOP))
+    assert widths[PredictionKind.WORKERS] is None
+    both = dataclasses.replace(
+        alone[0], kinds=(PredictionKind.ACCELERATOR_LOOP, PredictionKind.ACCELERATOR_LOOP)
+    )
     one, two = width(alone[0], widths), width(both, widths)
     assert one is not None
     assert two == pytest.approx(2**0.5 * one)
@@ -73,8 +80,12 @@ def test_the_command_prints_a_row_for_each_kind(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks.plan_error", str(tmp_path / "known"), str(tmp_path / "run")]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     lines = [line for line in done.stdout.splitlines() if line.startswith("| ")]
-    assert [line.split(" | ")[0].removeprefix("| ") for line in lines[2:]] == [*Kind, SEVERAL, "all"]
-    assert f"| {Kind.DEVICE} | 0 | no data |" in done.stdout
+    assert [line.split(" | ")[0].removeprefix("| ") for line in lines[2:]] == [
+        *PredictionKind,
+        SEVERAL,
+        "all",
+    ]
+    assert f"| {PredictionKind.DEVICE} | 0 | no data |" in done.stdout
 
 
 def test_a_kind_that_misses_a_goal_is_not_good() -> None:

@@ -15,7 +15,7 @@ from storebench.formats.base import Batch, Indices
 from storebench.formats.registry import PAPER_BACKENDS
 from storebench.loading.augment import Augment
 from storebench.loading.batch import LOOP_WORKER, EpochPlan, LoadedBatch, LoadJob
-from storebench.loading.loader import LOADERS, RECEIVED, Loader, ReceivingLoader, get_loader
+from storebench.loading.loader import LOADERS, RECEIVED, BatchLoader, ReceivingLoader, get_loader
 from storebench.loading.order import epoch_order
 from storebench.loading.producer import READY_BATCHES
 from storebench.testing.stores import COUNT, SHAPE, SmallStore
@@ -29,7 +29,7 @@ MORE = 4
 
 
 @pytest.fixture(params=[*sorted(LOADERS), "receiving"])
-def kind(request: pytest.FixtureRequest) -> type[Loader]:
+def kind(request: pytest.FixtureRequest) -> type[BatchLoader]:
     return ReceivingLoader if request.param == "receiving" else get_loader(request.param)
 
 
@@ -51,7 +51,7 @@ class TestEveryLoader:
     @pytest.mark.thinned("kind workers")
     @pytest.mark.parametrize("workers", [*FEW, MORE])
     def test_two_epochs_in_the_plans_order(
-        self, kind: type[Loader], workers: int, make_job: MakeJob, make_plan: MakePlan, store_of: StoreOf
+        self, kind: type[BatchLoader], workers: int, make_job: MakeJob, make_plan: MakePlan, store_of: StoreOf
     ) -> None:
         with kind(make_job(), workers=workers) as loader:
             assert len(loader.open()) == max(1, workers)
@@ -65,7 +65,7 @@ class TestEveryLoader:
             assert len(loader.close()) == max(1, workers)
 
     def test_spans_follow_one_another(
-        self, kind: type[Loader], workers: int, make_job: MakeJob, make_plan: MakePlan
+        self, kind: type[BatchLoader], workers: int, make_job: MakeJob, make_plan: MakePlan
     ) -> None:
         job = make_job("png", augment=Augment(crop=20, mirror=True))
         with kind(job, workers=workers) as loader:
@@ -83,7 +83,7 @@ class TestEveryLoader:
         assert max(ends.values()) < time.perf_counter_ns()
 
     def test_augmented_pixels_are_the_same_from_every_producer(
-        self, kind: type[Loader], workers: int, make_job: MakeJob, make_plan: MakePlan, store_of: StoreOf
+        self, kind: type[BatchLoader], workers: int, make_job: MakeJob, make_plan: MakePlan, store_of: StoreOf
     ) -> None:
         augment, plan = Augment(crop=24, mirror=True), make_plan(3)
         with kind(make_job(augment=augment), workers=workers) as loader:
@@ -95,7 +95,7 @@ class TestEveryLoader:
                 np.testing.assert_array_equal(batch.pixels.numpy(), expected)
 
     def test_batches_may_grow_and_shrink_between_epochs(
-        self, kind: type[Loader], workers: int, make_job: MakeJob, make_plan: MakePlan, store_of: StoreOf
+        self, kind: type[BatchLoader], workers: int, make_job: MakeJob, make_plan: MakePlan, store_of: StoreOf
     ) -> None:
         with kind(make_job(), workers=workers) as loader:
             loader.open()
@@ -104,7 +104,7 @@ class TestEveryLoader:
                 assert_served(drained(loader, plan), plan, store_of("lmdb"))
 
     def test_a_batch_stays_as_it_is_until_the_next_is_asked_for(
-        self, kind: type[Loader], workers: int, make_job: MakeJob, make_plan: MakePlan, store_of: StoreOf
+        self, kind: type[BatchLoader], workers: int, make_job: MakeJob, make_plan: MakePlan, store_of: StoreOf
     ) -> None:
         """However long the loop takes and however far ahead the producers are."""
         with kind(make_job(), workers=workers) as loader:
@@ -115,7 +115,7 @@ class TestEveryLoader:
 
     @pytest.mark.parametrize("backend", [*PAPER_BACKENDS, "jpeg", "leveldb+png"])
     def test_every_backend_with_two_workers(
-        self, kind: type[Loader], backend: str, make_job: MakeJob, make_plan: MakePlan, store_of: StoreOf
+        self, kind: type[BatchLoader], backend: str, make_job: MakeJob, make_plan: MakePlan, store_of: StoreOf
     ) -> None:
         with kind(make_job(backend), workers=2) as loader:
             opened = loader.open()
@@ -126,7 +126,7 @@ class TestEveryLoader:
 
     @pytest.mark.parametrize("batch_size", [0, 9])
     def test_ready_made_batches_are_real_samples_and_change(
-        self, kind: type[Loader], workers: int, batch_size: int, make_job: MakeJob, store_of: StoreOf
+        self, kind: type[BatchLoader], workers: int, batch_size: int, make_job: MakeJob, store_of: StoreOf
     ) -> None:
         """With their own labels, whatever sizes are asked for later, within an epoch and between two."""
         job = dataclasses.replace(
@@ -154,7 +154,7 @@ class TestEveryLoader:
     @pytest.mark.usefixtures("odd")
     @pytest.mark.parametrize("workers", [*FEW, MORE])
     def test_each_producer_is_told_its_share_and_asked_for_no_other(
-        self, kind: type[Loader], workers: int, make_job: MakeJob, make_plan: MakePlan
+        self, kind: type[BatchLoader], workers: int, make_job: MakeJob, make_plan: MakePlan
     ) -> None:
         """Round robin, so that every loader gives each producer the same share."""
         with kind(make_job("odd+raw"), workers=workers) as loader:
@@ -170,7 +170,7 @@ class TestEveryLoader:
         assert all(note["asked"] == note["planned"] and note["plans"] == "2" for note in notes)
 
     def test_an_error_comes_in_its_turn_and_as_it_is(
-        self, kind: type[Loader], workers: int, make_job: MakeJob, make_plan: MakePlan, store_of: StoreOf
+        self, kind: type[BatchLoader], workers: int, make_job: MakeJob, make_plan: MakePlan, store_of: StoreOf
     ) -> None:
         """The batches before it are served; the loader goes on to work for others."""
         small, plan = store_of("png"), make_plan()
@@ -192,7 +192,7 @@ class TestEveryLoader:
 
     @pytest.mark.usefixtures("odd")
     def test_an_error_that_nobody_expected_reaches_the_loop(
-        self, kind: type[Loader], workers: int, make_job: MakeJob, make_plan: MakePlan
+        self, kind: type[BatchLoader], workers: int, make_job: MakeJob, make_plan: MakePlan
     ) -> None:
         with kind(make_job("odd+raw:failing"), workers=workers) as loader:
             loader.open()
@@ -200,7 +200,7 @@ class TestEveryLoader:
                 drained(loader, make_plan())
 
     def test_a_store_that_is_gone_is_refused_at_the_opening(
-        self, kind: type[Loader], workers: int, make_job: MakeJob, tmp_path: Path
+        self, kind: type[BatchLoader], workers: int, make_job: MakeJob, tmp_path: Path
     ) -> None:
         with kind(make_job(store=tmp_path / "gone"), workers=workers) as loader:
             with pytest.raises(CorruptStoreError, match="gone"):
@@ -208,7 +208,7 @@ class TestEveryLoader:
             loader.close()
 
     def test_an_epoch_may_be_left_for_another(
-        self, kind: type[Loader], workers: int, make_job: MakeJob, make_plan: MakePlan, store_of: StoreOf
+        self, kind: type[BatchLoader], workers: int, make_job: MakeJob, make_plan: MakePlan, store_of: StoreOf
     ) -> None:
         """By closing it, or by simply beginning the next."""
         with kind(make_job(), workers=workers) as loader:
@@ -222,7 +222,7 @@ class TestEveryLoader:
                 assert_served(drained(loader, make_plan(7)), make_plan(7), store_of("lmdb"))
 
     def test_closing_in_the_middle_of_an_epoch_does_not_hang(
-        self, kind: type[Loader], workers: int, make_job: MakeJob, make_plan: MakePlan
+        self, kind: type[BatchLoader], workers: int, make_job: MakeJob, make_plan: MakePlan
     ) -> None:
         """As happens when the loop raises: its traceback keeps the iterator alive."""
         loader = kind(make_job(), workers=workers)
@@ -236,7 +236,7 @@ class TestEveryLoader:
 
     @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
     def test_pinned_batches_for_a_gpu(
-        self, kind: type[Loader], make_job: MakeJob, make_plan: MakePlan, store_of: StoreOf
+        self, kind: type[BatchLoader], make_job: MakeJob, make_plan: MakePlan, store_of: StoreOf
     ) -> None:
         for workers in (0, 2):
             with kind(make_job(), workers=workers, pin=True) as loader:

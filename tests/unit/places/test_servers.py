@@ -364,8 +364,8 @@ def test_a_folder_is_a_place(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_a_mount_that_has_ended_is_said(tmp_path: Path) -> None:
-    from storebench.places.base import Mount
+    from storebench.places.base import MountedPlace
 
-    mount = Mount(tmp_path, tmp_path.stat().st_dev)
+    mount = MountedPlace(tmp_path, tmp_path.stat().st_dev)
     assert mount.lost() is None
     assert "the mount has ended" in str(mount._replace(device=mount.device + 1).lost())
