@@ -83,15 +83,7 @@ class LmdbRecords(Container):
         return f"{self.files[0]}: key {key_text(self._key(index))}"
 
     def _open(self) -> Any:
-        """Open the file once per process, also for several containers of it."""
-        path = self.files[0]
-        key = os.getpid(), path, path.stat().st_ino
-        if (env := _environments.get(key)) is not None:
-            return env
-        for inherited in [env for (process, _, _), env in _environments.items() if process != key[0]]:
-            inherited.close()
-        _environments[key] = env = open_lmdb(path)
-        return env
+        return shared_lmdb(self.files[0])
 
     def _key(self, index: int) -> bytes:
         return bytes(self._keys[self._ends[index] : self._ends[index + 1]])
@@ -134,15 +126,28 @@ def open_lmdb(path: Path, **options: Any) -> Any:
         env = lmdb.open(os.fsencode(path), **modes, max_spare_txns=8, **options)
     needed = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
     if path.stat().st_size < needed:  # a read of its last pages would crash
+        env.close()
         raise CorruptDataError(
             f"cut short: its pages need {needed:,} bytes", where=path, hint="Copy the file again."
         )
     return env
 
 
+# What this process has open, or inherited, by process, device and inode.
+_environments: weakref.WeakValueDictionary[tuple[int, int, int], Any] = weakref.WeakValueDictionary()
+
+
+def shared_lmdb(path: Path, **options: Any) -> Any:
+    """Return the database that all readers in this process share, as LMDB opens a file once per process."""
+    status = path.stat()
+    key = os.getpid(), status.st_dev, status.st_ino
+    for inherited in [env for (process, *_), env in _environments.items() if process != key[0]]:
+        inherited.close()
+    env = _environments.get(key)
+    if env is None:
+        _environments[key] = env = open_lmdb(path, **options)
+    return env
+
+
 def key_text(key: bytes) -> str:
     return key.decode("utf-8", "backslashreplace")
-
-
-# What this process has open, or inherited, by process, path and inode: LMDB opens a file once per process.
-_environments: weakref.WeakValueDictionary[tuple[int, Path, int], Any] = weakref.WeakValueDictionary()

@@ -2,10 +2,8 @@
 
 import array
 import contextlib
-import errno
-import mmap
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,8 @@ import numpy.typing as npt
 
 from storebench.arrays import Indices
 from storebench.codecs import Payload
-from storebench.errors import OutputError, StorebenchError, UsageError
+from storebench.datasets.containers.lmdb import shared_lmdb
+from storebench.errors import CorruptDataError, StorebenchError
 from storebench.formats.base import Fetched, Writer
 from storebench.formats.common import damaged, sync_folder, write_errors
 from storebench.formats.keyvalue import LABEL_KEY, KeyValueReader, StoredValue, make_key, pack_labels
@@ -36,8 +35,7 @@ class LmdbWriter(Writer):
     def __init__(self, folder: Path, spec: StoreSpec) -> None:
         super().__init__(folder, spec)
         self._labels = array.array("q")
-        self._page, self._records, self._written = mmap.PAGESIZE, 0, 0
-        with self._write_errors():
+        with write_errors(self.folder, lmdb.Error):
             self._env = lmdb.open(
                 os.fsencode(folder),
                 map_size=FIRST_MAP_BYTES,
@@ -50,12 +48,12 @@ class LmdbWriter(Writer):
         self._begin(0)
 
     def append(self, payload: Payload, label: int) -> None:
-        with self._write_errors():
+        with write_errors(self.folder, lmdb.Error):
             self._put(make_key(len(self._labels)), payload)
         self._labels.append(label)
 
     def close(self) -> None:
-        with self._write_errors():
+        with write_errors(self.folder, lmdb.Error):
             self._put(LABEL_KEY, pack_labels(self._labels))
             self._txn.commit()
             self._env.sync(True)
@@ -66,23 +64,6 @@ class LmdbWriter(Writer):
         with contextlib.suppress(lmdb.Error):
             self._txn.abort()
         self._env.close()
-
-    @contextlib.contextmanager
-    def _write_errors(self) -> Iterator[None]:
-        try:
-            with write_errors(self.folder, lmdb.Error):
-                yield
-        except OutputError as error:
-            if os.strerror(errno.EIO) not in str(error):
-                raise
-            # LMDB reports a short write, the first sign of a full disk, as an I/O error: write again for the reason.
-            path = self.folder / DATA_FILE
-            with write_errors(self.folder, OSError), path.open("ab", buffering=0) as file:
-                left = self._written + (self._records + SPARE_PAGES) * self._page
-                while left > 0:
-                    left -= file.write(bytes(min(left, 1 << 20)))
-                os.fsync(file.fileno())
-            raise
 
     def _put(self, key: bytes, value: Payload) -> None:
         pages = len(value) // self._page + 2  # its own pages, and its share of leaf and branch pages
@@ -109,60 +90,6 @@ class LmdbWriter(Writer):
         self._txn = self._env.begin(write=True)
 
 
-@dataclass(kw_only=True)
-class _SharedEnvironment:
-    """An open environment, the process that opened it, and the number of its readers."""
-
-    env: Any
-    readahead: bool
-    file: tuple[int, int]
-    process: int
-    users: int = 0
-
-
-# Open environments by device and inode, because py-lmdb refuses to open a file twice in one process.
-_open_envs: dict[tuple[int, int], _SharedEnvironment] = {}
-
-
-def _acquire(store: Path, readahead: bool) -> _SharedEnvironment:
-    # Those that the parent had open when it forked: py-lmdb would take them for this process's own.
-    for inherited in [shared for shared in _open_envs.values() if shared.process != os.getpid()]:
-        _open_envs.pop(inherited.file).env.close()
-    path = store / DATA_FILE
-    if not path.is_file():
-        raise damaged("the file is missing", path)
-    file = path.stat().st_dev, path.stat().st_ino
-    shared = _open_envs.get(file)
-    if shared is None:
-        env = _open_env(path, readahead)
-        shared = _SharedEnvironment(env=env, readahead=readahead, file=file, process=os.getpid())
-        _open_envs[file] = shared
-    elif shared.readahead != readahead:
-        raise UsageError(
-            "the store is already open in this process with another readahead",
-            where=store,
-            hint="Close that reader first: LMDB opens a file once a process.",
-        )
-    shared.users += 1
-    return shared
-
-
-def _open_env(path: Path, readahead: bool) -> Any:
-    folder = os.fsencode(path.parent)
-    try:
-        env = lmdb.open(
-            folder, readonly=True, lock=False, create=False, readahead=readahead, max_spare_txns=1
-        )
-    except lmdb.Error as error:
-        raise damaged(f"LMDB cannot open the file ({error})", path) from error
-    # Reading past the end of a mapped file would kill the process.
-    needed = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
-    if path.stat().st_size < needed:
-        env.close()
-        raise damaged(f"the file has {path.stat().st_size} bytes, its pages need {needed}", path)
-    return env
-
-
 @dataclass(frozen=True, kw_only=True)
 class LmdbGetOptions(Options):
     """Options of ``lmdb:get``."""
@@ -179,8 +106,14 @@ class LmdbGetReader(KeyValueReader):
 
     def _open(self) -> Callable[[bytes], StoredValue | None]:
         self._txn: Any = None
-        self._shared = _acquire(self.store, self.options.readahead)
-        self._txn = self._shared.env.begin(buffers=True)
+        path = self.store / DATA_FILE
+        if not path.is_file():
+            raise damaged("the file is missing", path)
+        try:
+            self._env = shared_lmdb(path, readahead=self.options.readahead)
+        except CorruptDataError as error:
+            raise damaged(error.what, path) from error
+        self._txn = self._env.begin(buffers=True)
         get: Callable[[bytes], StoredValue | None] = self._txn.get
         return get
 
@@ -198,12 +131,12 @@ class LmdbGetReader(KeyValueReader):
         return super()._explain(numbers, error)
 
     def _close(self) -> None:
+        """Let go of the database, which is unmapped with the last reference to it."""
         if self._txn is not None:
             self._txn.abort()
-            self._txn = None
-            self._shared.users -= 1
-            if not self._shared.users and self._shared.process == os.getpid():
-                _open_envs.pop(self._shared.file).env.close()
+        for name in ("_get", "_env"):
+            self.__dict__.pop(name, None)
+        self._txn = None
 
     @property
     def serves_windows(self) -> bool:
