@@ -13,7 +13,7 @@ from storebench.arrays import Indices
 from storebench.errors import CorruptStoreError
 from storebench.formats.common import damaged, wrong_length
 from storebench.formats.keyvalue import LABEL_KEY, make_key
-from storebench.formats.lmdb.index import PageIndex, kept_indexes, open_index
+from storebench.formats.lmdb.index import PageIndex, kept_index, open_index
 from storebench.formats.lmdb.pages import (
     BIG_DATA,
     DATA_FILE,
@@ -238,7 +238,7 @@ class LmdbDirectReader(ExtentReader):
 
     @classmethod
     def index_files(cls, store: Path) -> list[Path]:
-        return kept_indexes(store)
+        return [path] if (path := kept_index(store)).is_file() else []
 
     def notes(self) -> dict[str, str]:
         return {**super().notes(), "positions": "page index" if self._walk is None else "tree walk"}

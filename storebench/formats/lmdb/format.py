@@ -13,7 +13,7 @@ from storebench.formats.base import Format, FormatInfo, ReaderInfo, Traits, Writ
 from storebench.formats.common import damaged, decode_sample
 from storebench.formats.lmdb.direct import LmdbDirectOptions, LmdbDirectReader
 from storebench.formats.lmdb.get import LmdbGetReader, LmdbWriter
-from storebench.formats.lmdb.index import build_index, kept_indexes
+from storebench.formats.lmdb.index import build_index, kept_index
 from storebench.formats.lmdb.pages import DATA_FILE
 from storebench.formats.reads.direct_file import Offsets
 from storebench.formats.reads.planned import ReadPolicy
@@ -41,7 +41,7 @@ class LmdbSharedReader(SharedPixelsReader):
 
     @classmethod
     def index_files(cls, store: Path) -> list[Path]:
-        return kept_indexes(store)
+        return [path] if (path := kept_index(store)).is_file() else []
 
 
 def _planned(source: LmdbDirectReader) -> Iterator[Indices]:

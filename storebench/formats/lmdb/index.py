@@ -1,7 +1,6 @@
 """The page index of an LMDB file: offset and length of every value, built once and kept beside the store."""
 
 import contextlib
-import hashlib
 import os
 import zlib
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from storebench.formats.lmdb.pages import (
     current_meta,
     leaves,
 )
-from storebench.system.scratch import scratch_folder, user_cache_folder
+from storebench.system.whole_files import write_whole
 
 _VERSION = 3
 _HEADER_BYTES = 9 * 8
@@ -65,15 +64,12 @@ def data_file(path: Path | str) -> Path:
 
 def open_index(path: Path | str) -> PageIndex:
     """Return the page index of a database; build it if there is none for the current file."""
-    file_path = data_file(path)
-    with PageFile(file_path) as file:
+    with PageFile(data_file(path)) as file:
         identity = FileIdentity.of(file)
-        places = _cache_places(file_path)
-        for place in places:
-            if (index := _load(place, identity, file.meta.page_bytes)) is not None:
-                return index
-    index = build_index(file_path)
-    _keep(index, places)
+        index = _load(kept_index(path), identity, file.meta.page_bytes)
+    if index is None:
+        index = build_index(path)
+        _keep(index, kept_index(path))
     return index
 
 
@@ -128,19 +124,12 @@ def _numbered(nodes: Nodes, first: int) -> int:
     return len(nodes) if right.all() else int(np.argmin(right))
 
 
-def kept_indexes(path: Path | str) -> list[Path]:
-    """Return the files in which the index of the unnamed database of `path` is kept: none, or one for each place."""
-    return [place for place in _cache_places(data_file(path)) if place.is_file()]
-
-
-def _cache_places(path: Path) -> list[Path]:
-    """Return the files in which the index may be kept: one beside the store, else one in the user's cache folder."""
-    real = path.resolve()
+def kept_index(path: Path | str) -> Path:
+    """Return the file in which the index of the unnamed database of `path` is kept."""
+    real = data_file(path).resolve()
     # Beside the folder, not in it: a store's files are its data, and are sized, counted and evicted as such.
     store = real.parent if real.name == DATA_FILE else real
-    tag = hashlib.blake2b(os.fsencode(real), digest_size=8).hexdigest()
-    name, cache = f".{store.name}.pages", user_cache_folder()
-    return [store.parent / name, *([] if cache is None else [cache / f"{tag}{name}"])]
+    return store.parent / f".{store.name}.pages"
 
 
 def _header(identity: FileIdentity, page_bytes: int, numbered: int, count: int, places: bytes) -> bytes:
@@ -170,16 +159,9 @@ def _load(place: Path, identity: FileIdentity, page_bytes: int) -> PageIndex | N
     )
 
 
-def _keep(index: PageIndex, places: list[Path]) -> None:
-    """Write the index to the first place that can be written. A reader also works without the file."""
+def _keep(index: PageIndex, place: Path) -> None:
+    """Write the index where that is possible. A reader also works without the file."""
     arrays = index.offsets.tobytes() + index.lengths.tobytes()
     header = _header(index.identity, index.page_bytes, index.numbered, len(index), arrays)
-    for place in places:
-        with contextlib.suppress(OSError, StorebenchError):
-            place.parent.mkdir(parents=True, exist_ok=True)
-            with scratch_folder("kept", place.parent) as scratch:
-                unfinished = scratch / place.name
-                unfinished.write_bytes(header + arrays)
-                unfinished.chmod(0o644)
-                unfinished.replace(place)
-            return
+    with contextlib.suppress(OSError, StorebenchError):
+        write_whole(place, header + arrays)

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import shutil
 import struct
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -281,21 +280,6 @@ def test_a_kept_index_that_is_cut_or_damaged_or_no_index_is_built_anew(folder: P
     for damaged in (whole[:-5], whole[:200] + bytes([whole[200] ^ 1]) + whole[201:], os.urandom(5000)):
         kept.write_bytes(damaged)
         assert served(folder, open_index(folder)) == list(judged(folder).values())
-
-
-def test_a_store_in_a_read_only_place_keeps_its_index_in_the_users_cache(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write(folder, numbered(20, 100))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    beside = folder.parent / ".db.pages"
-    beside.mkdir()  # what root cannot write either
-    open_index(folder)
-    (kept,) = (tmp_path / "cache" / "storebench").iterdir()
-    before = kept.stat().st_mtime_ns
-    open_index(folder)
-    assert kept.stat().st_mtime_ns == before
-    shutil.rmtree(beside)
 
 
 def test_a_missing_file_is_said(tmp_path: Path) -> None:
