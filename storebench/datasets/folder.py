@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -10,21 +11,13 @@ from pathlib import Path
 from storebench.datasets import images
 from storebench.datasets.base import FOLDER_PREFIX, LIST_PREFIX, Dataset, Origin, Provenance
 from storebench.datasets.files import FileDataset, FoundFiles, look_at
-from storebench.datasets.images import EXTENSIONS, SUFFIXES, suffix_of
+from storebench.datasets.images import EXTENSIONS
 from storebench.datasets.listing import Listings, ScanSnapshot, found_files
 from storebench.datasets.sources import read_file, unreadable
-from storebench.errors import CorruptDataError, DataNotFoundError, StorebenchError
+from storebench.errors import CorruptDataError, DataNotFoundError
 from storebench.plain_text import text_of_name
 from storebench.settings.words import Split
-from storebench.system.reading import open_regular
 from storebench.units import number_of
-
-# Endings of image files that are not read, and of copies that editors leave beside a file.
-OTHER_IMAGES = (".avif", ".cr2", ".dng", ".heic", ".heif", ".jp2", ".jxl", ".nef", ".svg", ".tga")
-COPIES = ("~", ".bak", ".orig")
-
-# Endings of files that are known to be no images. A file with any other ending, or none, is known by its content.
-NO_IMAGES = (".csv", ".db", ".ini", ".json", ".mat", ".md", ".npy", ".npz", ".txt", ".xml", ".yaml")
 
 # Folders that file systems, network drives and desktops make by themselves, in small letters.
 SYSTEM_FOLDERS = (
@@ -39,104 +32,55 @@ def is_left_out(path: str) -> bool:
     return any(part.startswith(".") or part.lower() in SYSTEM_FOLDERS for part in parts)
 
 
-class ClassFolders:
-    def __init__(self, root: Path, seen: ScanSnapshot | None = None) -> None:
-        self._root = root
-        self._seen = seen or ScanSnapshot()
-        self._entered: dict[tuple[int, int], str] = {}
-        self._enter("")
+def image_files(root: Path, seen: ScanSnapshot, others: Counter[str] | None = None) -> Iterator[str]:
+    """Yield the image files below a folder, in no order, and its folders with a slash at the end, relative to it.
 
-    def names(self) -> list[str]:
-        """Return the names of the class folders, sorted; hidden ones are skipped."""
-        return sorted(self._entries("")[0])
-
-    def images(self, name: str) -> Iterator[str]:
-        """Yield the image files of one class, in no particular order, as paths relative to the root."""
-        waiting = [name]
-        while waiting:
-            folder = waiting.pop()
-            self._enter(folder)
-            within, files = self._entries(folder)
-            waiting += within
-            yield from files
-
-    def loose(self) -> list[str]:
-        """Return the image files that are in no class folder, sorted, as paths relative to the root."""
-        return sorted(self._entries("")[1])
-
-    def _enter(self, folder: str) -> None:
-        """Refuse a folder that was entered before."""
+    The endings of the files that are no images, or of formats that are not read, are counted in `others`.
+    """
+    entered: dict[tuple[int, int], str] = {}
+    waiting = [""]
+    while waiting:
+        folder = waiting.pop()
+        place = root / folder
         try:
-            status = (self._root / folder).stat()
-        except OSError as error:
-            raise unreadable(self._root / folder, error) from error
-        self._seen.look(self._root / folder, status)
-        if not status.st_ino:  # some network file systems have no inode numbers; there, links end at ELOOP
-            return
-        before = self._entered.setdefault((status.st_dev, status.st_ino), folder)
-        if before != folder:
-            above = not before or folder.startswith(f"{before}/")
-            problem = "a link back to a folder above it" if above else "a folder that was read already"
-            raise self._bad_link(
-                folder, f"{problem}, {self._root / before}, so that images would count twice"
-            )
-
-    def _entries(self, folder: str) -> tuple[list[str], list[str]]:
-        """Return the folders and the image files in a folder, as paths relative to the root."""
-        folders, files = list[str](), list[str]()
-        try:
-            with os.scandir(self._root / folder) as entries:
+            status = place.stat()
+            seen.look(place, status)
+            # Some network file systems have no inode numbers; there, links end at ELOOP.
+            before = entered.setdefault((status.st_dev, status.st_ino), folder) if status.st_ino else folder
+            if before != folder:
+                what = f"a folder that was read already, {root / before}, so that images would count twice"
+                raise CorruptDataError(what, where=place, hint="Remove the link.")
+            with os.scandir(place) as entries:
                 for entry in entries:
-                    path = f"{folder}/{entry.name}".lstrip("/")
+                    path = f"{folder}{entry.name}"
                     if is_left_out(entry.name):
                         continue
-                    if self._is_folder(entry, path):
-                        folders.append(path)
-                    elif _is_image(entry):
-                        files.append(path)
-                    elif not path.lower().endswith(NO_IMAGES):
-                        self._seen.others.add(self._root / path)
+                    if _is_folder(entry):
+                        waiting.append(f"{path}/")
+                        yield f"{path}/"
+                    elif entry.name.lower().endswith(EXTENSIONS):
+                        yield path
+                    elif others is not None:
+                        others[os.path.splitext(path)[1].lower() or "no ending"] += 1  # noqa: PTH122
         except OSError as error:
-            raise unreadable(self._root / folder, error) from error
-        return folders, files
-
-    def _is_folder(self, entry: os.DirEntry[str], path: str) -> bool:
-        try:
-            if entry.is_dir():
-                return True
-            if entry.is_symlink() and not _is_image(entry):
-                entry.stat()
-        except OSError as error:
-            if _is_image(entry):
-                return False
-            reason = error.strerror or str(error)
-            raise self._bad_link(path, f"a link that leads nowhere ({reason})") from error
-        return False
-
-    def _bad_link(self, path: str, what: str) -> CorruptDataError:
-        return CorruptDataError(what, where=self._root / path, hint="Remove the link.")
+            raise unreadable(place, error) from error
 
 
-def _is_image(entry: os.DirEntry[str]) -> bool:
-    """Whether a file's name ends as an image's, or has an unusual ending while its content begins as an image's."""
-    name = entry.name.lower()
-    if name.endswith((*EXTENSIONS, *OTHER_IMAGES, *NO_IMAGES, *COPIES)):
-        return name.endswith(EXTENSIONS)
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether an entry is a folder; a link that leads nowhere is refused, unless it is called as an image is."""
     try:
-        with open_regular(Path(entry.path)) as stream:
-            return suffix_of(stream.read(16)) != SUFFIXES[0]
-    except (OSError, StorebenchError):
+        is_folder = entry.is_dir()
+        if not is_folder and entry.is_symlink():
+            entry.stat()
+    except OSError as error:
+        if not entry.name.lower().endswith(EXTENSIONS):
+            raise unreadable(Path(entry.path), error) from error
         return False
+    return is_folder
 
 
 TRAIN_FOLDERS = ("train", "training")
-TEST_FOLDERS = (
-    "val",
-    "valid",
-    "test",
-    "testing",
-    "validation",
-)  # of several, the first in this order is used
+TEST_FOLDERS = ("val", "valid", "test", "testing", "validation")  # the first of these is used
 _WORDS = "|".join((*TRAIN_FOLDERS, *TEST_FOLDERS))
 _ALIKE = re.compile(rf"(?<![A-Za-z])(?i:{_WORDS}|eval|dev|unlabell?ed)(?![a-z])", re.ASCII)
 
@@ -161,14 +105,15 @@ def find_splits(path: Path, seen: ScanSnapshot) -> Splits:
     folders = [name for name in names if not is_left_out(name) and (path / name).is_dir()]
     if not any(map(like_split, folders)):
         return Splits()
-    holding = [
-        name
-        for name in folders
-        if has_class_folders(path / name, seen) or ClassFolders(path / name, seen).loose()
-    ]
+    holding = [name for name in folders if _has_images(path / name, seen)]
     named = [name for name in holding if split_of(name)]
     if named and (are_both(named) or named == holding):
-        return _chosen(path, named, folders)
+        train, test = (_first(named, words) for words in (TRAIN_FOLDERS, TEST_FOLDERS))
+        return Splits(
+            train=path / train if train else None,
+            test=path / test if test else None,
+            beside=tuple(name for name in folders if name not in (train, test)),
+        )
     if mixes_splits(holding) or any(has_class_folders(path / name, seen) for name in named):
         like = next(name for name in holding if like_split(name))
         raise CorruptDataError(
@@ -177,6 +122,11 @@ def find_splits(path: Path, seen: ScanSnapshot) -> Splits:
             hint=f"Name {path / like} to use it alone, call the splits train/ and val/, or rename what is a class.",
         )
     return Splits()
+
+
+def _first(names: Sequence[str], words: Sequence[str]) -> str | None:
+    """Return the name that is the first of some words."""
+    return next((name for word in words for name in names if name.lower() == word), None)
 
 
 def split_of(name: str) -> Split | None:
@@ -204,30 +154,12 @@ def mixes_splits(names: Iterable[str]) -> bool:
 
 def has_class_folders(root: Path, seen: ScanSnapshot | None = None) -> bool:
     """Whether `root` holds a folder that contains an image."""
-    if not root.is_dir():
-        return False
-    folders = ClassFolders(root, seen)
-    return any(next(folders.images(name), None) is not None for name in folders.names())
+    return _has_images(root, seen or ScanSnapshot(), below=True)
 
 
-def _chosen(path: Path, names: Sequence[str], folders: Sequence[str]) -> Splits:
-    """Return the splits among folders that can be nothing else."""
-    chosen: dict[Split, str] = {}
-    for name in sorted(names, key=lambda name: (*TRAIN_FOLDERS, *TEST_FOLDERS).index(name.lower())):
-        split = Split.TRAIN if name.lower() in TRAIN_FOLDERS else Split.TEST
-        before = chosen.setdefault(split, name)
-        if before != name and (split == Split.TRAIN or before.lower() == name.lower()):
-            raise CorruptDataError(
-                f"both {before}/ and {name}/ may be the {split} split",
-                where=path,
-                hint="Rename or remove one of them, or name the folder to train on.",
-            )
-    train, test = chosen.get(Split.TRAIN), chosen.get(Split.TEST)
-    return Splits(
-        train=path / train if train else None,
-        test=path / test if test else None,
-        beside=tuple(name for name in folders if name not in (train, test)),
-    )
+def _has_images(root: Path, seen: ScanSnapshot, *, below: bool = False) -> bool:
+    images = (path for path in image_files(root, seen) if not path.endswith("/")) if root.is_dir() else ()
+    return any("/" in path or not below for path in images)
 
 
 MOST_NAMED = 5  # most folders, or kinds of files, that a note names
@@ -276,7 +208,7 @@ def _scan_split(path: Path, split: Split, seen: ScanSnapshot) -> FoundFiles:
             where=path,
             hint="Put them there, or use the train split only.",
         )
-    classes = None if splits.train is None else tuple(_images_by_class(splits.train, seen))
+    classes = None if splits.train is None else tuple(_images_by_class(splits.train, seen, []))
     return _scan_classes(splits.test, classes, None, seen)
 
 
@@ -288,7 +220,8 @@ def _scan_classes(
     note: str = "",
 ) -> FoundFiles:
     """Find the images of class folders, sorted by class, then by file name; see `open_class_folders`."""
-    by_class = _images_by_class(root, seen)
+    left_out: list[str] = []
+    by_class = _images_by_class(root, seen, left_out)
     classes = class_names or tuple(by_class)
     labels = {folder: label for label, folder in enumerate(classes)}
     kept = [(path, labels[folder]) for folder in by_class if folder in labels for path in by_class[folder]]
@@ -306,59 +239,40 @@ def _scan_classes(
                 hint=f"Name {root / folder}, or put the splits above the classes: train/CLASS and val/CLASS.",
             )
     beyond = sum(map(len, by_class.values())) - len(kept)
-    flat = list(by_class) == [ONE_CLASS] and not (root / ONE_CLASS).is_dir()
-    empty = [name for name in ClassFolders(root, seen).names() if text_of_name(name) not in by_class]
     notes = [
         f"{beyond} images left out: the train split lacks their classes" if beyond else "",
         "one class only, so every label is 0" if len(classes) == 1 else "",
         note,
-        _other_files(seen, root),
+        *left_out,
     ]
-    if empty and not flat:
-        folders = ", ".join(f"{text_of_name(name)}/" for name in empty[:MOST_NAMED])
-        notes.append(f"{number_of(len(empty), 'folder')} without an image left out, no class: {folders}")
-    if not flat and (loose := len(ClassFolders(root, seen).loose())):
-        notes.append(f"{number_of(loose, 'image')} beside the class folders left out: no class")
-    source = "image files without class folders" if flat else "image files in class folders"
-    provenance = Provenance(origin=Origin.REAL, source=source).noted(*notes)
+    provenance = Provenance(origin=Origin.REAL, source="image files in a folder").noted(*notes)
     return look_at(root, kept, classes, provenance, own_side)
 
 
-def _other_files(seen: ScanSnapshot, root: Path) -> str:
-    """Return a clause that counts the files below a folder that are no image which is read; "" if there are none."""
-    paths = [path for path in seen.others if path.is_relative_to(root)]
-    kinds = ", ".join(sorted({path.suffix.lower() or "no ending" for path in paths})[:MOST_NAMED])
-    return (
-        f"{number_of(len(paths), 'file')} that are no images, or of other formats, left out: {kinds}"
-        if paths
-        else ""
-    )
-
-
-def _images_by_class(root: Path, seen: ScanSnapshot) -> dict[str, list[str]]:
-    """Return the image files of every class that has any, relative to `root`; class names are text."""
-    if root.is_file():
-        raise DataNotFoundError(
-            "a file, not a folder",
-            where=root,
-            hint="Name the folder of the images, or --list FILE for a list.",
-        )
+def _images_by_class(root: Path, seen: ScanSnapshot, notes: list[str]) -> dict[str, list[str]]:
+    """Return the images of every class that has any, relative to `root`, and note what is left out."""
     if not root.is_dir():
         raise DataNotFoundError(
-            "no such folder",
+            "a file, not a folder" if root.is_file() else "no such folder",
             where=root,
-            hint="Name a folder of images, or of one folder of images per class.",
+            hint="Name a folder of images, or of one folder of images per class, or --list FILE for a list.",
         )
-    folders = ClassFolders(root, seen)
-    names = folders.names()
-    scanned = {text_of_name(name): sorted(folders.images(name)) for name in names}
-    by_class = {name: files for name, files in scanned.items() if files}
-    if not by_class and (loose := folders.loose()):
-        return {ONE_CLASS: loose}
+    others, found, loose = Counter[str](), dict[str, list[str]](), list[str]()
+    for path in image_files(root, seen, others):
+        folder, slash, _ = path.partition("/")
+        of_class = found.setdefault(folder, []) if slash else loose
+        of_class += [] if path.endswith("/") else [path]
+    by_class = {text_of_name(name): sorted(found[name]) for name in sorted(found) if found[name]}
+    if others:
+        kinds = ", ".join(sorted(others)[:MOST_NAMED])
+        files = number_of(others.total(), "file")
+        notes.append(f"{files} that are no images, or of other formats, left out: {kinds}")
+    if not by_class and loose:
+        return {ONE_CLASS: sorted(loose)}
     if not by_class:
-        what = f"only {number_of(len(names), 'folder')} without images" if names else "no images"
-        if others := _other_files(seen, root):
-            what = f"{what} that are read ({others})"
+        what = f"only {number_of(len(found), 'folder')} without images" if found else "no images"
+        if notes:
+            what = f"{what} that are read ({notes[-1]})"
         raise DataNotFoundError(
             f"{what} in it",
             where=root,
@@ -366,6 +280,11 @@ def _images_by_class(root: Path, seen: ScanSnapshot) -> dict[str, list[str]]:
             "in one folder per class if they have classes, "
             f"or name other files by a pattern: '{root}/*.tar'.",
         )
+    if empty := sorted(name for name in found if not found[name]):
+        folders = ", ".join(f"{text_of_name(name)}/" for name in empty[:MOST_NAMED])
+        notes.append(f"{number_of(len(empty), 'folder')} without an image left out, no class: {folders}")
+    if loose:
+        notes.append(f"{number_of(len(loose), 'image')} beside the class folders left out: no class")
     return by_class
 
 

@@ -26,7 +26,7 @@ from storebench.system.reading import read_small_file
 from storebench.system.whole_files import write_whole
 
 FOLDER = ".listings"  # folder of the listings, in the folder of all stores
-VERSION = 6  # part of every listing's name; increased whenever a scan would find something else
+VERSION = 7  # part of every listing's name; increased whenever a scan would find something else
 MOST_BYTES = 1 << 31  # most bytes of a listing; one of a million files has about 50 MB
 _DIGEST_BYTES = 16
 
@@ -36,7 +36,6 @@ class ScanSnapshot:
 
     def __init__(self) -> None:
         self.rows: dict[str, tuple[int, ...]] = {}
-        self.others: set[Path] = set()  # files that are left out
 
     def look(self, path: Path, status: os.stat_result | None = None) -> None:
         """Remember a folder or file, which may not exist; its first status counts."""

@@ -53,12 +53,8 @@ def labels(dataset: Dataset) -> list[int]:
 LAYOUTS: dict[str, tuple[str, str, list[int], list[int] | None, str]] = {
     "classes": ("zebra/1.jpg ant/a.JPG ant/deeper/b.jpg ant/n.txt", "ant zebra", [0, 0, 1], None, ""),
     "flat": ("1.jpg 2.jpg notes.txt", "images", [0, 0], None, "one class only, so every label is 0"),
-    "unusual endings": (
-        "ant/1.JPEG_ bee/2.jfif dog/photo.2019.08 eel/5.jpg?w=200 fox/photo", "ant bee dog eel fox",
-        [0, 1, 2, 3, 4], None, "",
-    ),
     "other files": (
-        "ant/1.jpg ant/b.txt ant/LICENSE ant/c.part bee/2.jpg bee/sub/4.AVIF", "ant bee", [0, 1], None,
+        "ant/1.jpg ant/LICENSE ant/c.part bee/2.jpg bee/sub/4.AVIF", "ant bee", [0, 1], None,
         "3 files that are no images, or of other formats, left out: .avif, .part, no ending",
     ),
     "loose": (
@@ -77,6 +73,7 @@ LAYOUTS: dict[str, tuple[str, str, list[int], list[int] | None, str]] = {
         "train/cat/1.jpg test/cat/2.jpg val/cat/1.jpg train_masks/cat/1.jpg", "cat", [0], [0],
         "beside the splits, test/, train_masks/ left out",
     ),
+    "two trains": ("train/cat/1.jpg training/cat/2.jpg", "cat", [0], None, "beside the splits, training/ left out"),
     "beside flat splits": ("train/1.jpg train_masks/2.jpg test/3.jpg", "images", [0], [0], "train_masks/ left out"),
     "missing classes": ("train/a/1.jpg val/a/1.jpg val/b/2.jpg", "a", [0], [0], "one class only"),
     "a class called train": ("bus/1.jpg car/1.jpg train/1.jpg", "bus car train", [0, 1, 2], None, ""),
@@ -110,8 +107,6 @@ REFUSED: dict[str, tuple[str, type[StorebenchError], str]] = {
         "test/cat/1.jpg labels/", DataNotFoundError,
         "only a test split, test/, and no training images.*--split test",
     ),
-    "two trains": ("train/cat/1.jpg training/cat/1.jpg", CorruptDataError, "both train/ and training/ .* train split"),
-    "two tests": ("Test/cat/1.jpg test/cat/1.jpg", CorruptDataError, "both Test/ and test/ .* test split.*Rename"),
     "split or class": ("val/steam/1.jpg bus/1.jpg", CorruptDataError, LIKE),
     "splits below": ("images/train/cat/1.jpg images/val/cat/2.jpg", CorruptDataError, BOTH),
     "test1": ("train/1.jpg test1/2.jpg", CorruptDataError, LIKE),
