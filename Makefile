@@ -38,7 +38,7 @@ TORCH_INDEX ?=
 # what storebench does not import: the packages' own tests, and what only torch's compiler needs.
 UNCOMPILED := /tests?/|/sympy/|/networkx/|/torch/(_inductor|_dynamo|testing|onnx)/
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints.txt storebench/system/kernel.c
 	$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14) and "storebench needs Python 3.11, 3.12 or 3.13: make PYTHON=python3.11 setup")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP_INSTALL) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch==2.13.0

@@ -79,7 +79,7 @@ def main() -> int:
     arguments = _arguments()
     torch.set_num_threads(1)
     if load_kernel() is None:
-        print("There is no working C compiler, so all of this is without the compiled kernel.")
+        print("All of this is without the compiled kernel: run make setup where there is a C compiler.")
     lines: list[str] = []
     for case in CASES:
         if case.dataset in arguments.dataset:

@@ -7,6 +7,7 @@ interpreter, but no folder of a checkout: nothing else there is imported, such a
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -18,6 +19,7 @@ from pathlib import Path
 from storebench.errors import CellFailedError, OutputError, UsageError
 from storebench.probes.code import checkout_of, code_digest, git_environment, package_folder
 from storebench.record.schema import CodeFacts, Record, Status
+from storebench.system.kernel import LIBRARY
 from storebench.system.progress import Say
 from storebench.system.scratch import scratch_folder
 
@@ -54,11 +56,31 @@ def checked_out(root: Path, commit: str, say: Say) -> Iterator[tuple[Path, Path]
         git(root, "worktree", "prune")  # removes worktrees of killed comparisons
         git(root, "worktree", "add", "--detach", "--quiet", str(worktree), commit)
         try:
+            _add_kernel(root, worktree)
             yield worktree, worktree.parent
         finally:
             with contextlib.suppress(OutputError):
                 git(root, "worktree", "remove", "--force", str(worktree))
             git(root, "worktree", "prune")
+
+
+def _add_kernel(root: Path, worktree: Path) -> None:
+    """Give a checkout the working tree's compiled kernel, or one of its own if its source differs."""
+    source, library = (Path("storebench", "system", name) for name in ("kernel.c", LIBRARY.name))
+    ours, its = root / source, worktree / source
+    if not (root / library).exists() or not its.exists():
+        return
+    if ours.stat().st_mtime > (root / library).stat().st_mtime:
+        raise UsageError("the compiled kernel is older than its source", where=ours, hint="Run: make setup")
+    if ours.read_bytes() == its.read_bytes():
+        shutil.copy2(root / library, worktree / library)
+        return
+    build = (sys.executable, "-c", "import setuptools; setuptools.setup()", "build_ext", "--inplace")
+    subprocess.run(build, cwd=worktree, capture_output=True, check=False)
+    if not (worktree / library).exists():
+        raise UsageError(
+            "the revision's kernel does not compile here", hint="Install a C compiler and setuptools."
+        )
 
 
 def git(folder: Path, *arguments: str) -> str:

@@ -133,7 +133,6 @@ class Producer:
 
     def open(self, *, take_memory: bool = True) -> ReaderReport:
         """Open the reader in this process, timed, and make the batches that have to be ready."""
-        load_kernel()  # the first process of a machine compiles it, which is no part of the opening
         if self._own_process and self.job.prepare is not None:
             self.job.prepare.enter(self.worker)
         settings = ProcessSettings.now()
@@ -285,7 +284,7 @@ class Producer:
         augment = self.job.augment
         if augment.identity or augment.resized is not None or load_kernel() is not None:
             return notes
-        return {**notes, "augmentation": "without the compiled kernel, because no C compiler works here"}
+        return {**notes, "augmentation": "without the compiled kernel"}
 
     @functools.cached_property
     def _ready_made(self) -> bool:

@@ -22,6 +22,7 @@ from storebench.probes.loop_mount import why_not
 from storebench.probes.machine import IN_MEMORY, Mount, mount_of
 from storebench.probes.rates import device_rates
 from storebench.settings.words import CacheState
+from storebench.system.kernel import load_kernel
 from storebench.system.scratch import scratch_folder
 from storebench.units import rounded_bytes
 
@@ -212,6 +213,9 @@ def _libraries() -> Iterator[Check]:
             "An accelerator can be emulated with '--compute emulated:MILLISECONDS'; every result says so."
         )
         yield _check("torch", cuda, found, advice)
+    built = load_kernel() is not None
+    advice = "Batches are cropped and copied by numpy, which is slower. Install a C compiler, and storebench again."
+    yield _check("compiled kernel", built, "loaded" if built else "not built", advice)
     for name, extra in (("h5py", "hdf5"), ("plyvel", "leveldb"), ("lmdb", "lmdb")):
         version = version_of(name)
         advice = f"For the format {extra}, run: {install_line(name)}."

@@ -72,7 +72,7 @@ def rows(array: Pixels, indices: Indices, out: Pixels) -> None:
 
 
 def compiled(array: Pixels, indices: Indices, out: Pixels) -> None:
-    """Gather with the compiled kernel, which asks memory for the samples ahead; as `take_once` without a C compiler."""
+    """Gather with the compiled kernel, which asks memory for the samples ahead; as `take_once` without it."""
     kernel = load_kernel()
     if kernel is None:
         take_once(array, indices, out)

@@ -1,28 +1,16 @@
 """The compiled kernel, one call per batch: draw windows, cut them out of raw images, and copy whole samples."""
 
-import contextlib
 import ctypes
 import functools
-import hashlib
-import os
-import platform
-import shlex
-import stat
 import struct
-import subprocess
 from pathlib import Path
 
 import numpy as np
 
 from storebench.arrays import Bytes, Integers
-from storebench.errors import StorebenchError
-from storebench.system.scratch import scratch_folder, user_cache_folder
 
-KERNEL = Path(__file__).with_name("kernel.c")
-
-_FLAGS = ("-O3", "-shared", "-fPIC", "-x", "c", "-")
-_TIMEOUT_S = 60
-_MODE = 0o755
+LIBRARY = Path(__file__).with_name("_kernel.abi3.so")
+"""What setuptools builds of ``kernel.c``; it calls nothing of Python's."""
 
 # Bytes of a source that is the whole address space.
 _ANYWHERE = 2**63 - 1
@@ -105,44 +93,8 @@ class Kernel:
 
 @functools.cache
 def load_kernel() -> Kernel | None:
-    """Return the kernel, compiled by the first process that needs it; None if there is no working C compiler."""
-    library = load_compiled(KERNEL.read_text(encoding="utf-8"), user_cache_folder())
-    return None if library is None else Kernel(library)
-
-
-def load_compiled(source: str, folder: Path | None) -> ctypes.CDLL | None:
-    """Return the library that C source compiles to, from `folder` if it was compiled before."""
+    """Return the kernel; None if it was not built, because there was no C compiler, or cannot be loaded."""
     try:
-        compiler = shlex.split(os.environ.get("CC") or "cc")
-    except ValueError:  # a quotation that does not end
-        compiler = ["cc"]
-    # The name changes with everything that decides the library's content.
-    parts = "\0".join([source, *compiler, *_FLAGS, platform.machine()])
-    name = f"kernel-{hashlib.blake2b(parts.encode(), digest_size=10).hexdigest()}.so"
-    if folder is not None:
-        with contextlib.suppress(OSError):
-            about = (folder / name).stat()
-            # Only this user can have written it.
-            if about.st_uid == os.geteuid() and not about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-                return ctypes.CDLL(str(folder / name))
-    return _compile(source, compiler, folder, name)
-
-
-def _compile(source: str, compiler: list[str], folder: Path | None, name: str) -> ctypes.CDLL | None:
-    """Compile and load; keep the library in `folder` if that can be written and executed, or compile it for now."""
-    for parent in dict.fromkeys((folder, None)):
-        with contextlib.suppress(OSError, StorebenchError, subprocess.SubprocessError):
-            if parent is not None:
-                parent.mkdir(parents=True, exist_ok=True)
-            with scratch_folder("kept", parent) as scratch:
-                built = scratch / name
-                command = [*compiler, *_FLAGS, "-o", str(built)]
-                subprocess.run(
-                    command, input=source.encode(), capture_output=True, timeout=_TIMEOUT_S, check=True
-                )
-                built.chmod(_MODE)
-                library = ctypes.CDLL(str(built))
-                if parent is not None:
-                    built.replace(parent / name)
-                return library
-    return None
+        return Kernel(ctypes.CDLL(str(LIBRARY)))
+    except OSError:
+        return None

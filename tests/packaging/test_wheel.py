@@ -8,12 +8,8 @@ import zipfile
 from pathlib import Path
 
 from storebench._version import __version__
-from tests.support.installed import (
-    ROOT,
-    Built,
-    Environment,
-    output_of,
-)
+from storebench.system.kernel import LIBRARY
+from tests.support.installed import ROOT, Built, Environment, environment_with, output_of, wheel_of
 
 SCENARIOS = {path.name for path in (ROOT / "scenarios").glob("*.toml")}
 SMALL_RUN = (
@@ -27,14 +23,17 @@ def package_files() -> set[str]:
     found: set[str] = set()
     for folder, _, names in os.walk(ROOT / "storebench", followlinks=True):
         found |= {str((Path(folder) / name).relative_to(ROOT)) for name in names}
-    return {name for name in found if "__pycache__" not in name}
+    return {name for name in found if "__pycache__" not in name and not name.endswith(".so")}
 
 
 def test_the_wheel_holds_the_package_and_nothing_else(built: Built) -> None:
     with zipfile.ZipFile(built.wheel) as archive:
         names = set(archive.namelist())
     about = {name for name in names if name.startswith(f"storebench-{__version__}.dist-info/")}
-    assert names - about == package_files()
+    assert names - about == package_files() | {f"storebench/system/{LIBRARY.name}"}
+    assert built.wheel.name.startswith(f"storebench-{__version__}-cp311-abi3-linux_"), (
+        "one wheel for all Pythons"
+    )
     assert {"storebench/py.typed", "storebench/report/templates/report.html.j2"} <= names
     assert {name for name in names if name.startswith("storebench/scenarios/")} == {
         f"storebench/scenarios/{name}" for name in SCENARIOS
@@ -85,6 +84,18 @@ def test_it_measures_and_reports(installed: Environment, tmp_path: Path) -> None
     assert "<style>" in page
     assert "<script>" in page
     assert (tmp_path / "report" / "report.md").is_file()
+
+
+def test_without_a_compiler_it_installs_without_its_kernel(
+    built: Built, installed: Environment, tmp_path: Path
+) -> None:
+    wheel = wheel_of(built.sdist, tmp_path, CC="/no/such/compiler")
+    for made, found in (
+        (installed, "loaded"),
+        (environment_with(wheel, tmp_path / "environment"), "not built"),
+    ):
+        listed = json.loads(made.run("storebench", "doctor", "--json", cwd=tmp_path))
+        assert [check["found"] for check in listed if check["name"] == "compiled kernel"] == [found]
 
 
 def test_the_tests_run_the_wheel_and_not_the_checkout(installed: Environment, tmp_path: Path) -> None:

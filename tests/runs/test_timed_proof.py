@@ -1,5 +1,8 @@
 """What was timed is what is proven: faults that only the timed pass has fail the cell, with every loader."""
 
+import ctypes
+import shutil
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -12,7 +15,10 @@ import torch
 from storebench.analysis.checks.findings import Rule
 from storebench.analysis.checks.rules import check_record
 from storebench.errors import CorruptDataError
+from storebench.formats import windows
 from storebench.formats.base import Indices
+from storebench.formats.reads import direct_file
+from storebench.loading import augment
 from storebench.loading import loader as loader_module
 from storebench.loading import proof as evidence
 from storebench.loading.batch import BatchRequest, EpochPlan, LoadedBatch, Spans
@@ -21,7 +27,7 @@ from storebench.loading.order import epoch_order, order_digest
 from storebench.loading.producer import Producer
 from storebench.loading.proof import SampleKeeper, TimedCheck, coverage
 from storebench.record.schema import KEPT_AT_LEAST, KEPT_BYTES, Cell, Coverage, Record, Status
-from storebench.system.kernel import Kernel, load_kernel
+from storebench.system import kernel
 from tests.support.harness_tools import Bench, only_record, scenario, steps_of
 
 SAMPLES, BATCH = 50, 8
@@ -186,23 +192,33 @@ def test_cropped_mirrored_and_decoded_samples_are_proven(
     assert (coverage_of(record).timed_checked, coverage_of(record).timed_wrong) == (12, 0)
 
 
-@pytest.mark.skipif(load_kernel() is None, reason="there is no C compiler")
-@pytest.mark.parametrize("backend", ["png", "memory:native", "lmdb"])
-def test_a_kernel_that_mirrors_nothing_fails_the_cell(
-    backend: str, bench: Bench, run_folder: Path, monkeypatch: pytest.MonkeyPatch
+# What the library does wrong -> the cell that uses it, what the right source has there, and what the wrong one has.
+CUT = {"dataset": "imagenet", "size": 256, "limit": 12, "model": "caffenet", "batch_size": 4}
+LIBRARY_FAULTS = {
+    "windows at the left edge": ("memory:native", CUT, "(top * columns + left)", "(top * columns)"),
+    "windows not mirrored": ("png", CUT, "mirrored = places[2]", "mirrored = 0"),
+    "one sample throughout": ("lmdb:direct", {}, "source + offsets[n], (size_t)size", "source + offsets[0], (size_t)size"),
+    "the last sample left out": ("lmdb:direct", {}, "n < count; n++, out += size", "n < count - 1; n++, out += size"),
+}  # fmt: skip
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+@pytest.mark.parametrize("name", LIBRARY_FAULTS)
+def test_a_compiled_kernel_with_a_fault_fails_the_cell(
+    name: str, bench: Bench, run_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The proof cuts by other code than the loader."""
-    right = Kernel.cut
-
-    def cut(kernel: Kernel, source: Any, offsets: Any, places: np.ndarray, *rest: Any) -> int:
-        return right(kernel, source, offsets, places * np.array((1, 1, 0)), *rest)
-
-    monkeypatch.setattr(Kernel, "cut", cut)
-    matrix: dict[str, Any] = {"dataset": "imagenet", "size": 256, "limit": 12, "model": "caffenet"}
-    cell = small_cell(backend, compute="none", batch_size=4, **matrix)
-    record = only_record(cell, bench.stores, run_folder)
+    """The proof cuts and copies by other code than the loader."""
+    backend, matrix, right, wrong = LIBRARY_FAULTS[name]
+    source, faulty = kernel.LIBRARY.with_name("kernel.c").read_text(encoding="utf-8"), tmp_path / "faulty.so"
+    assert right in source
+    compiler = ("cc", "-O1", "-shared", "-fPIC", "-o", str(faulty), "-x", "c", "-")
+    subprocess.run(compiler, input=source.replace(right, wrong, 1), text=True, check=True)
+    loaded = kernel.Kernel(ctypes.CDLL(str(faulty)))
+    for module in (augment, direct_file, windows):
+        monkeypatch.setattr(module, "load_kernel", lambda: loaded)
+    record = only_record(small_cell(backend, compute="none", **matrix), bench.stores, run_folder)
     assert record.status is Status.FAILED
-    assert 0 < coverage_of(record).timed_wrong < 12
+    assert coverage_of(record).timed_wrong > 0
 
 
 def test_the_time_that_keeping_takes_is_in_no_span_and_in_no_sum(

@@ -74,16 +74,21 @@ def build(folder: Path) -> Built:
     for name in SOURCES:
         path = ROOT / name
         if path.is_dir():
-            ignored = shutil.ignore_patterns("__pycache__")
+            ignored = shutil.ignore_patterns("__pycache__", "*.so")
             shutil.copytree(path, source / name, symlinks=True, ignore=ignored)
         else:
             shutil.copy(path, source / name)
     output_of([sys.executable, "-c", _BUILD_SDIST, str(folder)], cwd=source)
     (sdist,) = folder.glob("*.tar.gz")
-    pip = [sys.executable, "-m", "pip"]
-    output_of([*pip, "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(sdist)], cwd=folder)
+    return Built(source=source, sdist=sdist, wheel=wheel_of(sdist, folder))
+
+
+def wheel_of(sdist: Path, folder: Path, **variables: str) -> Path:
+    """Return the wheel that pip builds from a source archive, in `folder`."""
+    words = ("wheel", "--quiet", "--no-deps", "--no-cache-dir", "--wheel-dir", str(folder), str(sdist))
+    output_of([sys.executable, "-m", "pip", *words], cwd=folder, env=variables)
     (wheel,) = folder.glob("*.whl")
-    return Built(source=source, sdist=sdist, wheel=wheel)
+    return wheel
 
 
 def environment_with(wheel: Path, folder: Path) -> Environment:

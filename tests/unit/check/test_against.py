@@ -1,5 +1,6 @@
 """Another revision beside the working tree: each side runs its own code and proves it; slow-downs are seen."""
 
+import ctypes
 import dataclasses
 import json
 import os
@@ -22,6 +23,7 @@ from storebench.errors import CellFailedError, OutputError, UsageError
 from storebench.probes.code import code_digest
 from storebench.record.lines import read_records
 from storebench.run.scenario import Scenario
+from storebench.system.kernel import LIBRARY, load_kernel
 from tests.support.quick_cli import storebench as quick_storebench
 from tests.support.revision_tools import ROOT, clone_here, commit, copy_cells, git, plant, storebench
 
@@ -250,6 +252,25 @@ def test_nothing_but_its_own_package_is_imported_by_a_side_and_its_cells(
     assert not (tmp_path / "ran").exists()
     assert not scratch.exists()
     assert str(worktree) not in git(untouched, "worktree", "list")
+
+
+@pytest.mark.skipif(load_kernel() is None, reason="the kernel is not built")
+def test_a_revision_has_the_kernel_of_its_own_source(tmp_path: Path) -> None:
+    checkout = clone_here(tmp_path / "clone")
+    source, library = (checkout / "storebench" / "system" / name for name in ("kernel.c", LIBRARY.name))
+    text = source.read_text(encoding="utf-8")
+    source.write_text(text + "int answer(void) { return 42; }\n", encoding="utf-8")
+    older = commit(checkout, "Another kernel")
+    with pytest.raises(UsageError, match="older than its source"), checked_out(checkout, older, print):
+        pass
+    source.write_text(text, encoding="utf-8")
+    library.touch()
+    with checked_out(checkout, older, print) as (worktree, _):
+        built = worktree / library.relative_to(checkout)
+        assert ctypes.CDLL(str(built)).answer() == 42
+    with checked_out(checkout, "HEAD~1", print) as (worktree, _):
+        built = worktree / library.relative_to(checkout)
+        assert built.read_bytes() == library.read_bytes()
 
 
 def test_the_current_folders_checkout_is_compared_if_it_is_ours(

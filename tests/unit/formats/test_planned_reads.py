@@ -27,7 +27,7 @@ from storebench.system.kernel import load_kernel
 from storebench.testing.stores import SmallStore, build_small_store, sliced
 from tests.support.thinning import examples
 
-needs_kernel = pytest.mark.skipif(load_kernel() is None, reason="there is no C compiler")
+needs_kernel = pytest.mark.skipif(load_kernel() is None, reason="the kernel is not built")
 
 SMALL, LARGE = (32, 32, 3), (120, 100, 3)
 OPTIONS: list[dict[str, str]] = [

@@ -18,7 +18,7 @@ from storebench.formats.windows import Windows
 from storebench.system.kernel import load_kernel
 from storebench.testing.stores import build_small_store, sliced
 
-needs_kernel = pytest.mark.skipif(load_kernel() is None, reason="there is no C compiler")
+needs_kernel = pytest.mark.skipif(load_kernel() is None, reason="the kernel is not built")
 
 
 @st.composite
