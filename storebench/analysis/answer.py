@@ -38,7 +38,6 @@ from storebench.units import number_of
 _MANY_DISTURBED_FRAC, _BUSY_MACHINE_FRAC = 0.25, 0.5
 
 _MOST_SETTINGS = 2
-_DECIDED = (Verdict.EQUAL, Verdict.SLOWER)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -95,7 +94,7 @@ def decide(
     ranked = sorted(sound, key=lambda choice: -choice.times)
     equal = [choice for choice in others if choice.loss is TrainingChange.NOTHING]
     fastest = next(iter(ranked), None)
-    open_ones = [choice for choice in ranked if choice.verdict is Verdict.UNDECIDED]
+    open_ones = [choice for choice in ranked if choice.verdict is not Verdict.FASTER and choice.may_be_faster]
     nearest = min(open_ones, key=lambda choice: choice.loss is not TrainingChange.NOTHING, default=None)
     rounds = max((choice.ratio.rounds for choice in ranked if choice.ratio), default=0)
 
@@ -126,9 +125,10 @@ def decide(
         loses = f"{best.label}: {number(best.times, 2)} times as fast, but {best.loss}."
         if not equal:
             return told(f"use {loses}", best, taken=True)
-        is_open = any(choice.verdict is Verdict.UNDECIDED for choice in equal)
-        return told(f"equal augmentation undecided; {loses}" if is_open else f"keep {name}; {loses}", best)
-    if all(choice.verdict in _DECIDED for choice in others):
+        is_open = not busy and any(choice.may_be_faster for choice in equal)
+        for_now = " for now" if is_open else ""
+        return told(f"keep {name}{for_now}; {loses}", best)
+    if not any(choice.may_be_faster for choice in others):
         return told(f"keep {name}: no other store {verb}s more than 10% faster.", fastest)
     if nearest is None or nearest.times <= 1:
         return told(f"keep {name}: no other store is shown to {verb} faster.", fastest)
@@ -286,7 +286,7 @@ def _training(main: Panel, panels: Sequence[Panel]) -> list[str]:
         and (
             all(cell.computes_only for cell in panel.stored)
             or all(
-                (ratio := panel.ratio(cell)) is not None and ratio.verdict in _DECIDED
+                (ratio := panel.ratio(cell)) is not None and not ratio.may_be_faster
                 for cell in panel.stored
                 if cell is not panel.base
             )

@@ -59,6 +59,10 @@ class Choice:
         return self.ratio.verdict if self.ratio else Verdict.UNDECIDED
 
     @property
+    def may_be_faster(self) -> bool:
+        return self.ratio is None or self.ratio.may_be_faster
+
+    @property
     def times(self) -> float:
         return (self.ratio and self.ratio.mid) or 0.0
 

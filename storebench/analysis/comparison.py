@@ -68,6 +68,11 @@ class Ratio:
     level: float = 1 - ALPHA
     spread: float | None = None
 
+    @property
+    def may_be_faster(self) -> bool:
+        """Whether a rate may still be more than 10% higher than the baseline's."""
+        return self.rounds < MIN_ROUNDS or self.high is None or self.high > 1 + PRACTICAL_FRAC
+
 
 def compare(
     baseline: Values,

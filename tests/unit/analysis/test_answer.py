@@ -31,7 +31,14 @@ REFERENCE = Path(__file__).parents[3] / "results" / "reference"
 NONE: dict[str, Any] = {"compute": "none", "model": "none", "compute_ms": 0.0}
 FIVE = (0.99, 1.0, 1.01, 1.0, 1.0)
 FOLDER: dict[str, Any] = {"dataset": "folder:/photos", "image_size": 224}
-VERDICTS = {"+": Verdict.FASTER, "=": Verdict.EQUAL, "-": Verdict.SLOWER, "?": Verdict.UNDECIDED}
+# The verdict of a sign, and the upper end of its interval: "<" is undecided, but not 10% faster.
+VERDICTS = {
+    "+": (Verdict.FASTER, 9.9),
+    "=": (Verdict.EQUAL, 1.05),
+    "-": (Verdict.SLOWER, 0.85),
+    "<": (Verdict.UNDECIDED, 1.06),
+    "?": (Verdict.UNDECIDED, 9.9),
+}
 
 
 def cells_of(*records: Record) -> list[CellSummary]:
@@ -44,7 +51,8 @@ FILES = Choice(label="your files", cell=CELL)
 
 def choice(loss: TrainingChange, told: str, *, feeds: bool = False, spread: float = 0.01) -> Choice:
     """Return a choice from its ratio and the sign of its verdict, "3.1+"."""
-    ratio = Ratio(mid=float(told[:-1]), rounds=5, verdict=VERDICTS[told[-1]], spread=spread)
+    verdict, high = VERDICTS[told[-1]]
+    ratio = Ratio(mid=float(told[:-1]), rounds=5, high=high, verdict=verdict, spread=spread)
     return Choice(label=f"a store, {loss}", loss=loss, ratio=ratio, feeds=feeds, cell=CELL)
 
 
@@ -83,9 +91,9 @@ def test_the_choice_that_the_sentence_names(name: str, busy: bool) -> None:
 
 @pytest.mark.parametrize(
     ("signs", "all_decided"),
-    [("=-", True), ("=?", False), ("??", False)],
+    [("=-", True), ("<=", True), ("=?", False), ("??", False)],
 )
-def test_no_store_is_within_ten_percent_where_one_is_undecided(signs: str, all_decided: bool) -> None:
+def test_no_store_is_within_ten_percent_where_one_may_be_faster(signs: str, all_decided: bool) -> None:
     sentence, _, taken = decide(FILES, [choice(SAME, f"0.95{sign}") for sign in signs])
     assert (" 10% " in sentence, taken) == (all_decided, False)
 
@@ -100,6 +108,12 @@ def test_the_rounds_that_decide_are_those_that_tell_it_from_ten_percent(
     sentence, _, _ = decide(FILES, [choice(SAME, times, spread=spread)])
     found = re.search(r"(\d+) rounds", sentence)
     assert (found and found[1]) == rounds
+
+
+@pytest.mark.parametrize(("sign", "for_now"), [("<", False), ("?", True)])
+def test_files_are_kept_for_now_if_the_same_in_another_store_may_be_faster(sign: str, for_now: bool) -> None:
+    sentence, _, taken = decide(FILES, [choice(SAME, f"0.97{sign}"), choice(OUTER, "4+")])
+    assert ("your files for now;" in sentence, taken) == (for_now, False)
 
 
 def test_files_that_feed_the_accelerator_are_kept() -> None:
