@@ -1,7 +1,6 @@
 """Verbs of stores: convert, verify and inspect."""
 
 import dataclasses
-import shlex
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from storebench.formats import Backend
     from storebench.stores.convert import BuildOptions
     from storebench.stores.find import Store
-    from storebench.stores.inspection import Inspection, Reads, SampleSet
+    from storebench.stores.inspection import Reads, SampleSet
 
 
 MOST_PROCESSES = 256
@@ -288,55 +287,49 @@ def inspect(
     file or on a copy of its first samples. The last line says what a sample costs. Nothing is written to the file.
     """
     with exit_codes():
-        from storebench.stores import inspection
+        from storebench.stores.inspection import inspect as inspected
 
-        inspected = inspection.inspect(path, samples=samples)
+        inspection = inspected(path, samples=samples)
         if as_json:
-            facts = {**dataclasses.asdict(inspected), "path": str(inspected.path)}
-            if inspected.part is not None:
-                facts["part"]["amplification"] = inspected.part.amplification
-            put_json(facts)
+            put_json({**dataclasses.asdict(inspection), "path": str(inspection.path)})
+            return
+        frac, part = inspection.resident_frac, inspection.part
+        cached = "residency cannot be counted here" if frac is None else f"{frac:.0%} in the page cache"
+        put(f"{inspection.path}: {inspection.kind}, {inspection.file_bytes / 1e6:,.1f} MB, {cached}")
+        if part is None:
+            put("a random sample here: there are no samples in it")
+            return
+        put(*(f"  {line}" for line in _sample_lines(part)))
+        if part.trials:
+            from storebench.report.text import text
+
+            write_out(text(_trials(part), shutil.get_terminal_size((100, 40)).columns))
+        if part.warm is None or part.sample_bytes is None:
+            put(f"a random sample here: not measured ({part.unread or 'no samples were to be read'})")
         else:
-            put(*_lines(inspected))
-            if inspected.trials:
-                from storebench.report.text import text
-
-                write_out(text(_trials(inspected), shutil.get_terminal_size((100, 40)).columns))
-                put(_summary(inspected))
+            costs = f"cold {_cost(part.cold)}, warm {_cost(part.warm)}"
+            put(f"a random sample here ({part.name}): {part.sample_bytes[1]:,} bytes; {costs}")
 
 
-def _trials(inspection: "Inspection") -> "Table":
-    """Return a row per setting, the one that gains most first."""
+def _trials(part: "SampleSet") -> "Table":
+    """Return a row per setting: how many times as fast as the file is stored, cold and warm."""
     from storebench.analysis.labels import number
     from storebench.analysis.table import Table
 
+    def shown(factor: float | None) -> str:
+        return "-" if factor is None else f"{number(factor, 2)}x"
+
     return Table(
-        caption="Other settings",
-        head=("setting", "now", "tried", "gain"),
+        caption="Other settings, and how many times as fast",
+        head=("setting", "now", "tried", "cold", "warm"),
         rows=tuple(
-            (trial.setting, trial.now, trial.tried, f"{number(trial.factor, 2)}x {trial.gain}")
-            for trial in sorted(inspection.trials, key=lambda trial: -trial.factor)
+            (trial.setting, trial.now, trial.tried, shown(trial.cold), shown(trial.warm))
+            for trial in part.trials
         ),
     )
 
 
-def _lines(inspection: "Inspection") -> list[str]:
-    frac = inspection.resident_frac
-    cached = "residency cannot be counted here" if frac is None else f"{frac:.0%} in the page cache"
-    lines = [f"{inspection.path}: {inspection.kind}, {inspection.file_bytes / 1e6:,.1f} MB, {cached}"]
-    part = inspection.part
-    if part is not None:
-        lines += [f"  {line}" for line in _part_lines(part)]
-    lines += [f"  {name}: {text}" for name, text in inspection.notes.items()]
-    if part and part.is_dataset and any(kind in part.content for kind in ("JPEG", "PNG", "WebP")):
-        lines.append(
-            f"  to compare formats on these images, run: storebench run original lmdb+original lmdb "
-            f"-d {shlex.quote(str(inspection.path))} --compute none --replicates 5"
-        )
-    return [*lines, *([] if inspection.trials else [_summary(inspection)])]
-
-
-def _part_lines(part: "SampleSet") -> list[str]:
+def _sample_lines(part: "SampleSet") -> list[str]:
     about = "" if part.exact else "about "
     content, sizes = f" ({part.content})" if part.content else "", ""
     if part.sample_bytes is not None:
@@ -344,34 +337,15 @@ def _part_lines(part: "SampleSet") -> list[str]:
         spread = f"{shortest:,} to {longest:,} bytes, median {median:,}"
         sizes = f", {median:,} bytes each" if shortest == longest else f", {spread}"
     lines = [f"{part.name}: {about}{part.samples:,} samples{content}{sizes}; {part.layout}"]
-    if part.amplification is not None:
-        lines.append(
-            f"  a random read: at least {part.touched_bytes:,.0f} bytes, "
-            f"{part.amplification:,.2f} times the sample's own"
-        )
-    if part.unread:
-        lines.append(f"  not read: {part.unread}")
-    if part.advice:
-        lines.append(f"  {part.advice}")
-    return lines
-
-
-def _summary(inspection: "Inspection") -> str:
-    """Return the last line: bytes and time of one random sample here, cold and warm."""
-    part = inspection.part
-    if part is None or not part.samples:
-        return "a random sample here: there are no samples in it"
-    if part.sample_bytes is None or part.warm is None:
-        return f"a random sample here: not measured ({part.unread or 'no samples were to be read'})"
-    costs = f"cold {_cost(part.cold)}, warm {_cost(part.warm)}"
-    return f"a random sample here ({part.name}): {part.sample_bytes[1]:,} bytes; {costs}"
+    lines += [f"  {part.advice}"] if part.advice else []
+    return lines + ([f"others: {part.others}"] if part.others else [])
 
 
 def _cost(reads: "Reads | None") -> str:
     if reads is None or reads.median_s is None:
         return f"not measured ({reads.reason})" if reads else "not measured"
     read = f"{reads.read_bytes:,.0f} bytes read in " if reads.read_bytes else ""
-    doubt = "" if reads.verified else f" (not verified: {reads.reason})"
+    doubt = f" (not verified: {reads.reason})" if reads.reason else ""
     median_s = reads.median_s
     took = f"{median_s * 1e3:.3g} ms" if median_s >= 1e-3 else f"{median_s * 1e6:.3g} µs"
     return f"{read}{took}{doubt}"

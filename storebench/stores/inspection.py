@@ -1,6 +1,6 @@
 """Inspect a file of any program: find its samples, read random ones, try settings, in a separate process."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -10,8 +10,7 @@ from storebench.datasets.containers.find import find_container
 from storebench.errors import CorruptDataError
 from storebench.probes.page_cache import resident
 from storebench.settings.words import Split
-from storebench.stores.random_reads import FileSamples, Reads, SampleSet, Trial, measured
-from storebench.stores.trials import tried
+from storebench.stores.random_reads import Found, Reads, SampleSet, measured
 from storebench.system.isolated import run_isolated
 from storebench.system.scratch import scratch_folder
 
@@ -32,8 +31,6 @@ class Inspection:
     file_bytes: int
     resident_frac: float | None  # in the page cache before it was inspected
     part: SampleSet | None  # its samples, or those with the most bytes; None without any
-    notes: dict[str, str] = field(default_factory=dict)  # on the rest of the file
-    trials: tuple[Trial, ...] = ()  # other values of settings
 
 
 def inspect(text: str | Path, *, samples: int = SAMPLES) -> Inspection:
@@ -60,28 +57,21 @@ def _findings(container: Container, samples: int) -> Inspection:
     # A sparse file has holes, which are never resident.
     stored = min(status.st_size, 512 * status.st_blocks) or status.st_size
     frac = resident([path]).frac
-    inspection = Inspection(
+    with scratch_folder("trials") as folder:
+        found = _found(container, samples, folder)
+        part = found.part if found else None
+        if found and found.source.items and not found.part.unread:
+            part = measured(found, BUDGET_S)
+    return Inspection(
         path=path,
         kind=container.kind,
         file_bytes=stored,
         resident_frac=None if frac is None else min(1.0, frac * status.st_size / max(1, stored)),
-        part=None,
+        part=part,
     )
-    file_samples = _samples(container, samples)
-    if file_samples is None:
-        return inspection
-    trials: list[Trial] = []
-    part = file_samples.part
-    if file_samples.source is not None:
-        part = measured(part, file_samples.source, budget_s=BUDGET_S)
-        with scratch_folder("trials") as folder:
-            trials = tried(
-                file_samples.settings(file_samples.source, folder) if file_samples.settings else ()
-            )
-    return replace(inspection, part=part, notes=file_samples.notes, trials=tuple(trials))
 
 
-def _samples(container: Container, samples: int) -> FileSamples | None:
+def _found(container: Container, samples: int, folder: Path) -> Found | None:
     # Each imports a library that is large or may be missing.
     if container.kind == "LMDB":
         from storebench.stores.lmdb_files import lmdb_samples
@@ -90,7 +80,7 @@ def _samples(container: Container, samples: int) -> FileSamples | None:
     if container.kind == "HDF5":
         from storebench.stores.hdf5_files import hdf5_samples
 
-        return hdf5_samples(container, samples)
+        return hdf5_samples(container, samples, folder)
     from storebench.stores.container_files import container_samples
 
-    return container_samples(container, samples)
+    return container_samples(container, samples, folder)

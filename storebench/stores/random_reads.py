@@ -1,18 +1,16 @@
 """Random reads of the samples in a file of another program: timed cold, with the file evicted before each, and warm."""
 
-import math
 import random
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from storebench.datasets.containers.pixels import is_pickle
 from storebench.datasets.images import suffix_of
@@ -22,11 +20,14 @@ from storebench.record.schema import CacheVerdict
 from storebench.settings.words import CacheState
 
 SEED = 0  # the seed of all draws, so that two inspections of a file read the same samples
+MOST_READ_BYTES = 256 << 20  # larger chunks, row groups and samples are not read
 MOST_RESIDENT_FRAC = 0.05
 LEAST_RESIDENT_PAGES = 64  # may stay in any case: a library maps some around each page that it touches
 
 # A file with fewer pages has no cold figure: the pages that may be resident are too large a part of it.
 FEWEST_PAGES = 4 * LEAST_RESIDENT_PAGES
+
+COPY_BYTES, COPY_ROWS = 32 << 20, 5_000  # most of a file that is copied, to try a setting of its writer
 
 # Prepare the read of one item; the returned function reads it into memory, and is timed.
 Prepare = Callable[[Any], Callable[[], Any]]
@@ -36,12 +37,21 @@ Prepare = Callable[[Any], Callable[[], Any]]
 class Reads:
     """Timed random reads in one state of the page cache; `reason` says why there are none, or no verified ones."""
 
-    samples: int
-    median_s: float | None = None
-    p90_s: float | None = None
-    read_bytes: float | None = None  # into the page cache per read, on average
-    verified: bool = False
+    samples: int = 0
+    median_s: float | None = None  # per sample
+    read_bytes: float | None = None  # into the page cache per cold read, on average
     reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """Another value of a setting, and how many times as fast it is as the file is stored; None if not measured."""
+
+    setting: str
+    now: str
+    tried: str
+    cold: float | None
+    warm: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,19 +62,14 @@ class SampleSet:
     samples: int
     exact: bool = True  # whether they were counted, and not estimated
     layout: str
-    content: str = ""
-    sample_bytes: tuple[int, int, int] | None = None  # shortest, median, longest; None until they are read
-    touched_bytes: float = 0.0  # whole pages and chunks that an uncached read of one needs at least
+    others: str = ""  # the rest of the file
     advice: str | None = None
+    unread: str = ""  # why no sample is read
+    content: str = ""  # of the samples that were read, and their sizes: shortest, median, longest
+    sample_bytes: tuple[int, int, int] | None = None
     cold: Reads | None = None
     warm: Reads | None = None
-    unread: str = ""  # why no sample was read
-    is_dataset: bool = True  # whether `run` reads it where it is
-
-    @property
-    def amplification(self) -> float | None:
-        """Touched bytes over the median sample size; None if that is unknown."""
-        return None if self.sample_bytes is None else self.touched_bytes / max(1, self.sample_bytes[1])
+    trials: tuple[Trial, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,42 +79,25 @@ class Source:
     path: Path
     open: Callable[[], AbstractContextManager[Prepare]]
     items: Sequence[Any]
-    maps: bool  # whether the library maps the file
-    value: str = ""  # of the setting that is tried
+    maps: bool = False  # whether the library maps the file
     batch: int = 1  # samples of each item
 
 
-@dataclass(frozen=True, kw_only=True)
-class TriedSetting:
-    """A setting of a reader or writer: its value now, and one to try, in a state of the page cache."""
+class Setting(NamedTuple):
+    """A setting of a reader or writer: its value now, another one, and what reads samples with that."""
 
     name: str
-    now: Source
-    tried: Source
-    cold: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Trial:
-    """The gain of another value of a setting: samples per second, or how random an order is."""
-
-    setting: str
     now: str
     tried: str
-    factor: float
-    gain: str  # "as fast, warm", "as fast, cold" or "as random"
+    source: Source
 
 
-@dataclass(frozen=True, kw_only=True)
-class FileSamples:
-    """Samples as they were found, before any is read; those without a source are not read."""
+class Found(NamedTuple):
+    """Samples before any is read; `settings` may make copies when it is iterated."""
 
     part: SampleSet
-    source: Source | None = None
-    settings: Callable[[Source, Path], Iterable[TriedSetting | Trial]] | None = (
-        None  # makes copies in a folder
-    )
-    notes: dict[str, str] = field(default_factory=dict)  # on the rest of the file
+    source: Source
+    settings: Iterable[Setting] = ()
 
 
 def drawn(items: Sequence[Any], count: int) -> list[Any]:
@@ -117,62 +105,61 @@ def drawn(items: Sequence[Any], count: int) -> list[Any]:
     return random.Random(SEED).sample(items, min(count, len(items)))
 
 
-def paged(nbytes: float) -> int:
-    """Return the bytes of the fewest pages that hold a range of this size."""
-    return max(1, math.ceil(nbytes / PAGE_BYTES)) * PAGE_BYTES
-
-
-def spread(sizes: npt.ArrayLike) -> tuple[int, int, int]:
-    """Return the shortest, the median and the longest of some sizes; zeros for none."""
-    lengths = np.asarray(sizes, np.int64)
-    if not len(lengths):
-        return 0, 0, 0
-    return int(lengths.min()), int(np.median(lengths)), int(lengths.max())
-
-
-def measured(part: SampleSet, source: Source, *, budget_s: float) -> SampleSet:
-    """Read random samples cold, then warm, for about `budget_s` seconds each, and return the part with the figures."""
-    cold = cold_reads(source, budget_s)
-    warm, sizes, values = _warm(source, budget_s)
-    # Where sizes become known by reading, the touched bytes are those beside the sample.
-    return replace(
-        part,
-        content=part.content or contents_of(values),
-        sample_bytes=part.sample_bytes or spread(sizes),
-        touched_bytes=part.touched_bytes + (0 if part.sample_bytes else paged(spread(sizes)[1])),
-        cold=cold,
-        warm=warm,
+def too_large(what: str, nbytes: int) -> str:
+    """Return the reason why no sample is read where one read needs so many bytes; "" for few."""
+    return (
+        f"{what} has {nbytes / 1e6:,.0f} MB, and a read needs it as a whole"
+        if nbytes > MOST_READ_BYTES
+        else ""
     )
 
 
-def evicted(path: Path) -> tuple[int, str]:
-    """Evict a file; return its pages, and the reason why no read of it is known to be cold, or ""."""
-    method, before = evict([path]), resident([path])
-    facts = cache_facts(CacheState.COLD, before, paths=[path], how=method)
+def in_batches(source: Source, size: int = 64) -> Iterator[Setting]:
+    """Yield the setting of a call for several samples; its items are lists."""
+    items = [source.items[at : at + size] for at in range(0, len(source.items) - size + 1, size)]
+    if items:
+        yield Setting("samples per call", "1", f"{size}", replace(source, items=items, batch=size))
+
+
+def measured(found: Found, budget_s: float) -> SampleSet:
+    """Return the samples with figures: reads are timed cold, then warm, for `budget_s` seconds each, and settings."""
+    cold, (warm, contents, sizes) = _cold(found.source, budget_s), _warm(found.source, budget_s)
+    trials = []
+    for name, now, value, source in found.settings:
+        gains = [_gain(cold, _cold(source, budget_s / 3)), _gain(warm, _warm(source, budget_s / 3)[0])]
+        if any(gains):
+            trials.append(Trial(setting=name, now=now, tried=value, cold=gains[0], warm=gains[1]))
+    kinds = [kind for kind, _ in contents.most_common(3)]
+    return replace(
+        found.part,
+        content=" or ".join(kind or "other bytes" for kind in kinds) if any(kinds) else "",
+        sample_bytes=(min(sizes), int(statistics.median(sizes)), max(sizes)),
+        cold=cold,
+        warm=warm,
+        trials=tuple(trials),
+    )
+
+
+def _gain(before: Reads, after: Reads) -> float | None:
+    return before.median_s / after.median_s if before.median_s and after.median_s else None
+
+
+def _cold(source: Source, budget_s: float) -> Reads:
+    """Read items, each with the file evicted before."""
+    paths = [source.path]
+    method, before = evict(paths), resident(paths)
+    facts = cache_facts(CacheState.COLD, before, paths=paths, how=method)
     if facts.verdict != CacheVerdict.VERIFIED:
-        return before.pages_total, facts.reason
+        return Reads(reason=facts.reason)
     if before.pages_total < FEWEST_PAGES:
         small = f"too small a file, {before.pages_total} pages of at least {FEWEST_PAGES}"
-        return before.pages_total, f"{small}: after a few reads all of it is in memory"
-    return before.pages_total, ""
-
-
-def cold_reads(source: Source, budget_s: float) -> Reads:
-    """Read items for about `budget_s` seconds, each with the file evicted before."""
-    deadline = time.perf_counter() + budget_s
-    paths = [source.path]
-    pages_total, why_not = evicted(source.path)
-    if why_not:
-        return Reads(samples=0, reason=why_not)
-    most = max(LEAST_RESIDENT_PAGES, MOST_RESIDENT_FRAC * pages_total)
-    seconds: list[float] = []
-    pages: list[int] = []
+        return Reads(reason=f"{small}: after a few reads all of it is in memory")
+    most = max(LEAST_RESIDENT_PAGES, MOST_RESIDENT_FRAC * before.pages_total)
+    seconds, pages = list[float](), list[int]()
     *items, last = source.items
     with ExitStack() as stack, source.path.open("rb") as file:
         prepare: Prepare | None = None
-        for item in items or [last]:
-            if time.perf_counter() > deadline:
-                break
+        for item in _within(items or [last], budget_s):
             if prepare is None or source.maps:  # mapped pages cannot be evicted
                 stack.close()
                 prepare = stack.enter_context(source.open())
@@ -183,11 +170,41 @@ def cold_reads(source: Source, budget_s: float) -> Reads:
             held = resident(paths).pages_resident
             if held is None or held > most:
                 break
-            seconds.append(_timed(read))
+            seconds.append(_timed(read) / source.batch)
             pages.append(max(0, (resident(paths).pages_resident or 0) - held))
     if not seconds:
-        return Reads(samples=0, reason="opening the file brings too much of it into the page cache")
-    return _reads(seconds, read_bytes=statistics.fmean(pages) * PAGE_BYTES)
+        return Reads(reason="opening the file brings too much of it into the page cache")
+    read_bytes = statistics.fmean(pages) * PAGE_BYTES
+    return Reads(samples=len(seconds), median_s=statistics.median(seconds), read_bytes=read_bytes)
+
+
+def _warm(source: Source, budget_s: float) -> tuple[Reads, Counter[str], list[int]]:
+    """Read the items to fill the page cache, then time their reads; return those, the contents and all sizes."""
+    contents, sizes = Counter[str](), list[int]()
+    with source.open() as prepare:
+        for item in _within(source.items, budget_s):
+            value = prepare(item)()
+            content = _bytes_of(value)
+            contents[_content_of(value, content)] += 1
+            sizes.append(len(content))
+        before = resident([source.path]).pages_resident
+        timed = _within(source.items[: len(sizes)], budget_s)
+        seconds = [_timed(prepare(item)) / source.batch for item in timed]
+        after = resident([source.path]).pages_resident
+    reason = "resident pages cannot be counted"
+    if before is not None and after is not None:
+        reason = f"{after - before} pages came into the page cache meanwhile" if after > before else ""
+    reads = Reads(samples=len(seconds), median_s=statistics.median(seconds), reason=reason)
+    return reads, contents, sizes
+
+
+def _within(items: Sequence[Any], budget_s: float) -> Iterator[Any]:
+    """Yield items until the time is up, at least one."""
+    deadline = time.perf_counter() + budget_s
+    for item in items:
+        yield item
+        if time.perf_counter() > deadline:
+            break
 
 
 def _timed(read: Callable[[], Any]) -> float:
@@ -196,72 +213,25 @@ def _timed(read: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-def _warm(source: Source, budget_s: float) -> tuple[Reads, list[int], list[bytes]]:
-    """Read the items to fill the page cache, then time their reads; return those, all sizes and the first values."""
-    sizes: list[int] = []
-    values: list[bytes] = []
-    seconds: list[float] = []
-    with source.open() as prepare:
-        deadline = time.perf_counter() + budget_s
-        for item in source.items:
-            pieces = _pieces(prepare(item)())
-            sizes.append(sum(map(len, pieces)))
-            if len(values) < 8:
-                values.append(max(pieces, key=len, default=b"")[: 4 << 20])
-            if time.perf_counter() > deadline:
-                break
-        before = resident([source.path])
-        deadline = time.perf_counter() + budget_s
-        for item in source.items[: len(sizes)]:
-            seconds.append(_timed(prepare(item)))
-            if time.perf_counter() > deadline:
-                break
-        after = resident([source.path])
-    if before.pages_resident is None or after.pages_resident is None:
-        reason = f"resident pages cannot be counted: {before.reason or after.reason}"
-        return _reads(seconds, read_bytes=None, reason=reason), sizes, values
-    grown = max(0, after.pages_resident - before.pages_resident)
-    reason = f"{grown} pages came into the page cache meanwhile" if grown else ""
-    return _reads(seconds, read_bytes=grown * PAGE_BYTES / len(seconds), reason=reason), sizes, values
-
-
-def _reads(seconds: Sequence[float], *, read_bytes: float | None, reason: str = "") -> Reads:
-    return Reads(
-        samples=len(seconds),
-        median_s=statistics.median(seconds),
-        p90_s=sorted(seconds)[min(len(seconds) - 1, int(0.9 * len(seconds)))],
-        read_bytes=read_bytes,
-        verified=not reason,
-        reason=reason,
-    )
-
-
-def _pieces(value: Any) -> list[bytes]:
-    """Return a value as it was read as bytes: those of bytes or text, and of each element of an array."""
+def _bytes_of(value: Any) -> bytes:
+    if isinstance(value, list) or (isinstance(value, np.ndarray) and value.dtype.hasobject):
+        return b"".join(map(_bytes_of, value if isinstance(value, list) else value.ravel().tolist()))
     if isinstance(value, np.ndarray | np.generic):
-        if not value.dtype.hasobject:
-            return [value.tobytes()]
-        return [piece for part in np.ravel(value).tolist() for piece in _pieces(part)]
-    if isinstance(value, str):
-        return [value.encode("utf-8", "surrogateescape")]
-    return [value] if isinstance(value, bytes) else []
+        return value.tobytes()
+    return value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value or b""
 
 
 _KINDS = {".jpg": "JPEG", ".png": "PNG", ".webp": "WebP", ".gif": "GIF", ".bmp": "BMP", ".tif": "TIFF"}
 _WITHIN = {b"\xff\xd8\xff": "JPEG", b"\x89PNG": "PNG", b"WEBP": "WebP"}  # in a record or a pickle
 
 
-def contents_of(values: Sequence[bytes]) -> str:
-    """Return the contents of some values in words, the most frequent kinds first; "" if no kind is known."""
-    kinds = Counter(map(_content_of, values))
-    return " or ".join(kind or "other bytes" for kind, _ in kinds.most_common(3)) if any(kinds) else ""
-
-
-def _content_of(value: bytes) -> str:
-    """Return the kind of one value by its first bytes. Nothing is unpickled or decoded."""
-    if kind := _KINDS.get(suffix_of(value)):
+def _content_of(value: Any, content: bytes) -> str:
+    """Return the type of pixels, or the kind of other bytes by the first ones. Nothing is unpickled or decoded."""
+    if isinstance(value, np.ndarray) and value.ndim > 1:
+        return f"{value.dtype} {'x'.join(map(str, value.shape))}"
+    if kind := _KINDS.get(suffix_of(content)):
         return kind
-    inner = next((kind for start, kind in _WITHIN.items() if start in value[:64]), "")
-    if is_pickle(value):
+    inner = next((kind for start, kind in _WITHIN.items() if start in content[:64]), "")
+    if is_pickle(content):
         return f"pickled {inner}".strip()
     return f"a record with {inner}" if inner else ""
