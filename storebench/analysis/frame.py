@@ -15,7 +15,7 @@ import pandas as pd
 
 from storebench.formats.reader import BUFFER_NOTE, DISPLACEMENT_NOTE, NEIGHBOURS_NOTE
 from storebench.record.schema import BACKEND_FIELDS, CELL_FIELDS, Cell, Environment, Record, cell_types
-from storebench.record.step_files import find_table
+from storebench.record.steps import step_path
 from storebench.run.about import Whole, whole_of
 from storebench.run.replicates import unsound
 
@@ -60,7 +60,8 @@ class Sourced:
     def steps_path(self) -> Path | None:
         """The file of its step table; None if there is none."""
         name = self.record.steps_file
-        return find_table(self.file.parent, name) if name else None
+        path = step_path(self.file.parent, name) if name else None
+        return path if path and path.is_file() else None
 
     def match(self, *names: str) -> Any:
         """Return a fact of its machine that must be equal for two results to be compared; None if it is unknown."""

@@ -17,7 +17,7 @@ from storebench.analysis.frame import (
 from storebench.analysis.panels import paired, rate_ratio
 from storebench.analysis.summary import CellSummary, summarise
 from storebench.errors import DataNotFoundError, IntegrityError, UsageError
-from storebench.record.step_files import read_table
+from storebench.record.steps import read_steps
 
 # Columns that change together with the compared one.
 _IMPLIED = {
@@ -56,8 +56,8 @@ def load_results(paths: RunFolders, *, allow_invalid: bool = False) -> pd.DataFr
         (``samples_per_s``, ``data_wait_s``, ``data_wait_p99_ns``,
         ``bytes_on_disk``, ``resident_frac_before``, ...). Digests are
         ``order_digest``, ``loss_digest``. ``steps_path`` is
-        the Parquet file that holds the record's steps (null: none), ``steps_file`` the
-        name of its table there. ``record`` is the record itself, from which `compare` and the plots are made.
+        the Parquet file of the record's steps (null: none), ``steps_file`` the same as a path from the
+        run's folder. ``record`` is the record itself, from which `compare` and the plots are made.
         What was not measured is null.
 
     Raises
@@ -105,7 +105,7 @@ def steps_of(rows: Iterable[Sourced]) -> pd.DataFrame:
     parts = []
     for row in rows:
         if row.steps_path is not None:
-            steps: pd.DataFrame = read_table(row.steps_path, str(row.record.steps_file))
+            steps: pd.DataFrame = read_steps(row.file.parent, str(row.record.steps_file)).to_pandas()
             for position, label in enumerate(STEP_LABELS):
                 steps.insert(position, label, row[label])
             parts.append(steps)

@@ -78,7 +78,6 @@ RUN_NAME = "run.json"
 PAIRING_NAME = "against.json"
 
 STEPS_DIR = "steps"
-STEPS_NAME = "steps.parquet"
 LOGS_DIR = "logs"
 
 # Folder of measurements that one cell makes and the others of the run use.

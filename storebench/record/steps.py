@@ -1,4 +1,4 @@
-"""The times of every step as a table, stored beside the record; sums and traces are computed from it."""
+"""The times of every step as a table, a file beside the record; sums and traces are computed from it."""
 
 from pathlib import Path
 from typing import Any
@@ -6,12 +6,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from storebench.errors import CorruptDataError
+from storebench.record.lines import STEPS_DIR
+from storebench.system.reading import open_regular
 from storebench.system.whole_files import open_message
 
 Column = npt.NDArray[Any]
 
 # Column name -> one value per step; the columns of the Parquet files in `steps/`.
 StepTable = dict[str, Column]
+
+# Most rows of one table; an epoch has one row per step.
+MOST_STEPS = 1 << 24
 
 # The kernel's counters for a batch, by the names that `storebench.record.schema.Counters` has for them.
 IO_COLUMNS = ("device_read_bytes", "read_calls", "major_faults", "minor_faults")
@@ -56,6 +62,46 @@ def handoff_ns(table: StepTable) -> Column:
     return moved
 
 
+def step_path(run: Path, name: str) -> Path:
+    """Return the path of a step table, whether it is there or not."""
+    parts = Path(name).parts
+    if parts[:1] != (STEPS_DIR,) or len(parts) < 2 or ".." in parts or "\0" in name:
+        raise CorruptDataError(
+            f"the step file {name!r} of a record lies outside of the run's {STEPS_DIR}/",
+            where=run,
+            hint="Use a run folder as 'storebench bench' wrote it.",
+        )
+    return run / name
+
+
+def read_steps(run: Path, name: str) -> Any:
+    """Return a step table as a `pyarrow.Table`; raises CorruptDataError if it is missing or no such table."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    path = step_path(run, name)
+    if not path.is_file():
+        raise CorruptDataError("it is not there", where=path)
+    try:
+        with (
+            open_regular(path) as raw,  # because its name may not be UTF-8
+            parquet.ParquetFile(raw, pre_buffer=False) as file,  # read-ahead uses threads
+        ):
+            rows = file.metadata.num_rows
+            if rows > MOST_STEPS:
+                raise CorruptDataError(f"a step table of {rows:,} rows, more than {MOST_STEPS:,}", where=path)
+            # Without threads: an I/O error in a thread of Arrow's would abort the process at exit.
+            return file.read(use_threads=False)
+    except (pa.ArrowException, OSError, ValueError, TypeError, KeyError, MemoryError) as error:
+        raise CorruptDataError(f"not a step table ({error})", where=path) from None
+
+
+def step_columns(run: Path, name: str) -> StepTable:
+    """Return the columns of a step table; raises CorruptDataError if it is missing or no such table."""
+    arrow = read_steps(run, name)
+    return {column: arrow.column(column).to_numpy() for column in arrow.column_names}
+
+
 def write_steps(table: StepTable, path: Path) -> None:
     """Write the table as Parquet, for the runner to read."""
     import pyarrow as pa
@@ -64,7 +110,15 @@ def write_steps(table: StepTable, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     columns = {name: _arrow(column) for name, column in table.items()}
     with open_message(path) as file:  # pyarrow itself opens no name that is not UTF-8
-        pq.write_table(pa.table(columns), file, compression="zstd")
+        # Most tables have few steps, so all that describes the columns would take more room than they do.
+        pq.write_table(
+            pa.table(columns),
+            file,
+            compression="zstd",
+            use_dictionary=False,
+            write_statistics=False,
+            store_schema=False,
+        )
 
 
 def _arrow(column: Column) -> Any:

@@ -4,11 +4,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from storebench.errors import CorruptDataError, DataNotFoundError, UsageError
+from storebench.errors import CorruptDataError, UsageError
 from storebench.record.merging import RANK, rank_tables
 from storebench.record.schema import Cell, Record
-from storebench.record.step_files import MOST_STEPS, find_table, step_columns
-from storebench.record.steps import IO_COLUMNS
+from storebench.record.steps import IO_COLUMNS, MOST_STEPS, step_columns
 from storebench.settings.words import Share
 from storebench.units import number_of
 
@@ -130,10 +129,6 @@ def _rank_events(steps: list[Event], origin: int, pid: int) -> list[Event]:
 def _steps(record: Record, run: Path) -> list[list[Event]]:
     """Return the steps of each rank, as far as the trace shows them."""
     name = str(record.steps_file)
-    if find_table(run, name) is None:
-        raise DataNotFoundError(
-            "the step table is missing", where=run / name, hint="Copy the whole run folder."
-        )
     table = step_columns(run, name)
     missing = [column for column in _COLUMNS if column not in table]
     if missing or not len(table["step"]):

@@ -145,7 +145,6 @@ def execute(
                     rounds.run = rounds.run.end(ended, number)
                     watcher.ended(ended, number)
                 rounds.measure(number)
-        rounds.run.finish(recorded)
     return [record for records in rounds.made.values() for record in records]
 
 

@@ -21,7 +21,6 @@ from storebench.record.lines import (
     RECORDS_NAME,
     RUN_NAME,
     STEPS_DIR,
-    STEPS_NAME,
     SUPERSEDED_NAME,
     append_records,
     read_records,
@@ -29,7 +28,6 @@ from storebench.record.lines import (
     record_to_dict,
 )
 from storebench.record.schema import Cell, Record, Status
-from storebench.record.step_files import free_names, merge_tables, merged_names
 from storebench.run.about import About, Whole, make_run_folders, read_about, write_about
 from storebench.run.replicates import badness, counted, wants_repeat
 from storebench.run.scenario import Scenario
@@ -134,7 +132,7 @@ class Run:
                 where=folder,
                 hint="Compare again, with another --out.",
             )
-        _check(folder)
+        make_run_folders(folder)
         return run
 
     def extended(self, replicates: int) -> "Run":
@@ -195,7 +193,7 @@ class Run:
     def repair(self) -> None:
         """Repair the folder after a killed process, so that only complete replicates stay recorded."""
         with claimed(self.folder):
-            _check(self.folder)
+            make_run_folders(self.folder)
             parts = {key for key, records in self._grouped().items() if not is_whole(records)}
             if damaged_end(self.folder / RECORDS_NAME):
                 append_lines(self.folder / RECORDS_NAME, [])  # cuts it off
@@ -205,11 +203,6 @@ class Run:
                 self._remove_leftovers()
             except OSError as error:
                 raise from_os_error(error, error.filename or self.folder) from error
-
-    def finish(self, recorded: Mapping[ReplicateKey, Sequence[Record]]) -> None:
-        """Move the step tables into one file if every replicate is recorded."""
-        if not self.left(recorded):
-            merge_tables(self.folder)
 
     @contextlib.contextmanager
     def attempt(self) -> Iterator[Path]:
@@ -268,7 +261,12 @@ class Run:
         """Give a replicate's step tables unused names, synced to disk; return records that name them."""
         steps = self.folder / STEPS_DIR
         written = {record.epoch: Path(record.steps_file).name for record in records if record.steps_file}
-        names = free_names(self.folder, written)
+        names, attempt = dict(written), 1
+        while any((steps / name).exists() for name in names.values()):
+            attempt += 1  # an earlier attempt at the replicate left tables
+            names = {
+                epoch: f"{Path(name).stem}-a{attempt}{Path(name).suffix}" for epoch, name in written.items()
+            }
         try:
             for epoch, name in names.items():
                 sync(tables / written[epoch])
@@ -295,9 +293,3 @@ class Run:
         for file in steps.iterdir():
             if _TABLE.fullmatch(file.name) and f"{STEPS_DIR}/{file.name}" not in named:
                 file.unlink(missing_ok=True)
-
-
-def _check(folder: Path) -> None:
-    """Refuse a folder in which a run could not record its measurements."""
-    make_run_folders(folder)
-    merged_names(folder / STEPS_NAME)

@@ -25,7 +25,7 @@ schema version {SCHEMA_VERSION}.
 | `run.json` | the run's id, the command that continues it, the resolved scenario, the versions, \
 the folder of the stores |
 | `records.jsonl` | one record per line, one per epoch of a replicate |
-| `steps.parquet` | one row per step of every record; while the run goes on, `steps/` has one file per record |
+| `steps/` | one Parquet file per record, with one row per step |
 | `superseded.jsonl` | records that were replaced, which nothing counts |
 | `against.json` | what pairs the run with the other side of `bench --against` |
 | `logs/`, `probes/` | what failed cells printed; the device's rates |
@@ -49,7 +49,7 @@ _PLAIN = {
     "au_kind": "what the utilization is of",
     "test_samples": "test images that the accuracy is taken over",
     "reader_notes": "notes on how the store was read",
-    "steps_file": "its rows of `steps.parquet`",
+    "steps_file": "its steps, as a path from the run's folder",
     "format": "the container",
     "codec": "how one image becomes bytes",
     "reader": "the way in to the format",
@@ -115,10 +115,6 @@ _UNITS = {
 """Part of a name -> its unit; the first that fits."""
 
 _STEP_COLUMNS = {
-    "steps_file": "the record that has this `steps_file`",
-    "cell_id": "its cell",
-    "replicate": "its replicate",
-    "epoch": "its epoch",
     "step": "number of the step in its epoch, from 0",
     "warmup": "left out of rates",
     "samples": "samples in the batch",
@@ -142,19 +138,17 @@ _STEP_COLUMNS = {
     "loss": "the step's loss, over the samples of all ranks",
     "rank": "the rank whose step it is; null outside of jobs",
 }
-_STEP_TYPES = {"warmup": "bool", "loss": "number", "steps_file": "text", "cell_id": "text"}
+_STEP_TYPES = {"warmup": "bool", "loss": "number"}
 
-_STEPS_LEAD = """## One row of `steps.parquet`
+_STEPS_LEAD = """## One row of a file in `steps/`
 
-Each row group holds the steps of one record, so a filter reads only those. \
-`storebench.load_steps` also reads runs that are not finished.
+A record names its file; `storebench.load_steps` joins those of many records.
 
 ```python
 import pandas as pd
 
 records = pd.read_json("results/reference/paper/records.jsonl", lines=True)
-mine = [("steps_file", "==", records["steps_file"][0])]
-steps = pd.read_parquet("results/reference/paper/steps.parquet", filters=mine)
+steps = pd.read_parquet("results/reference/paper/" + records["steps_file"][0])
 ```
 
 Counters are those of the process that made the batch, since its previous batch.

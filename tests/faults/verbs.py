@@ -24,7 +24,6 @@ from tests.faults.templates import (
     bench_command,
     scenario,
 )
-from tests.support.step_tables import split
 
 
 @dataclass(kw_only=True)
@@ -163,20 +162,6 @@ class Resume(Bench):
         return [*self.command(work), "--retry-failed"]
 
 
-@dataclass(kw_only=True)
-class Merge(Bench):
-    """``bench --resume`` of a run in which every replicate is recorded: it only merges the step tables."""
-
-    def prepare(self, work: Path) -> None:
-        split(self.templates.run(work))
-
-    def command(self, work: Path) -> list[str]:
-        return bench_command("--resume")
-
-    def again(self, work: Path) -> list[str]:
-        return self.command(work)
-
-
 OLDER = b"an older report of mnist"
 
 
@@ -266,7 +251,6 @@ def all_verbs(templates: Templates) -> list[Verb]:
         Bench(name="bench", templates=templates, points=64, sample=8),
         worker,
         Resume(name="bench --resume", templates=templates, points=64, sample=8, replicates=2),
-        Merge(name="bench --resume that merges", templates=templates, points=40, sample=4),
         Report(name="report", templates=templates, points=32, sample=2),
         Trace(name="trace", templates=templates, points=24, sample=4),
     ]

@@ -49,7 +49,7 @@ def test_the_facts_of_a_run(here: Here, run: Path) -> None:
 
 
 def test_steps_of_a_run(here: Here, run: Path) -> None:
-    path, random_ = run / "steps.parquet", random.Random(2)
+    path, random_ = next((run / "steps").iterdir()), random.Random(2)
     content = path.read_bytes()
     for _ in range(ROUNDS):
         change, damaged = cut_or_flipped(content, random_)
@@ -60,9 +60,12 @@ def test_steps_of_a_run(here: Here, run: Path) -> None:
     for name in table.column_names:
         pq.write_table(table.drop_columns([name]), path)
         ask(here, run, f"{name} is missing")
+    for name, raw in RAW.items():
+        path.write_bytes(raw)
+        ask(here, run, name)
 
 
-@pytest.mark.parametrize("file", ["records.jsonl", "run.json", "steps.parquet"])
+@pytest.mark.parametrize("file", ["records.jsonl", "run.json"])
 def test_other_content_in_a_file_of_a_run(here: Here, built: Path, run: Path, file: str) -> None:
     for name, content in RAW.items():
         (run / file).write_bytes(content)

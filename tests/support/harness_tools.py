@@ -16,7 +16,7 @@ import psutil
 
 from storebench.record.lines import PROBES_DIR, STEPS_DIR
 from storebench.record.schema import Cell, Record
-from storebench.record.step_files import find_table, read_arrow
+from storebench.record.steps import step_columns
 from storebench.run.execute import Silent, prepare
 from storebench.run.scenario import Scenario, make_scenario
 from storebench.worker.job import CellJob
@@ -111,11 +111,7 @@ def only_record(cell: Cell, stores: Path, run: Path) -> Record:
 
 def steps_of(record: Record | Mapping[str, Any], run: Path) -> dict[str, np.ndarray[Any, Any]]:
     """Return the columns of a record's table of steps."""
-    name = str(record.steps_file if isinstance(record, Record) else record["steps_file"])
-    path = find_table(run, name)
-    assert path is not None, f"{name} is not there"
-    table = read_arrow(path, name)
-    return {column: table[column].to_numpy() for column in table.column_names}
+    return step_columns(run, str(record.steps_file if isinstance(record, Record) else record["steps_file"]))
 
 
 def run_folder_in(folder: Path, bench: Bench) -> Path:

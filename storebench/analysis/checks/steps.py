@@ -14,8 +14,7 @@ from storebench.errors import CorruptDataError
 from storebench.record.figures import epoch_record, portion_sums, still_filling, with_cold_rates
 from storebench.record.merging import RANK, job_steps, rank_count
 from storebench.record.schema import Record
-from storebench.record.step_files import step_columns
-from storebench.record.steps import StepTable
+from storebench.record.steps import StepTable, step_columns
 from storebench.settings.words import CacheState, Share
 
 # Decoding a sample takes as long in each epoch and pass of a process; a busy machine explains less than this.
@@ -41,25 +40,22 @@ def check_steps(record: Record, run: Path) -> list[Finding]:
         none = "nothing shows the steps that the sums are of"
         return [finding(Rule.STEPS, record, "steps_file", none)] if record.steps and record.code else []
     try:
-        table = step_columns(run, record.steps_file)
-        ranks = rank_count(table)
-        right = figures(record, table)
+        return list(_table(record, step_columns(run, record.steps_file)))
     except (CorruptDataError, KeyError, ValueError, IndexError) as error:
         what = error.what if isinstance(error, CorruptDataError) else repr(error)
         return [finding(Rule.STEPS, record, "steps_file", f"{record.steps_file} cannot be read: {what}")]
-    if ranks != record.cell.ranks:
+
+
+def _table(record: Record, table: StepTable) -> Iterator[Finding]:
+    if (ranks := rank_count(table)) != record.cell.ranks:
         message = f"its steps are those of {ranks} ranks, not of {record.cell.ranks}"
-        return [finding(Rule.STEPS, record, "steps_file", message)]
-    wrong = [
-        finding(Rule.STEPS, record, name, f"{recorded}, but its steps give {computed}")
-        for name, recorded, computed in differences(record, right)
-    ]
-    return [
-        *wrong,
-        *_producers(record, table),
-        *_passes(record, table),
-        *_portion(record, table),
-    ]
+        yield finding(Rule.STEPS, record, "steps_file", message)
+        return
+    for name, recorded, computed in differences(record, figures(record, table)):
+        yield finding(Rule.STEPS, record, name, f"{recorded}, but its steps give {computed}")
+    yield from _producers(record, table)
+    yield from _passes(record, table)
+    yield from _portion(record, table)
 
 
 def figures(record: Record, table: StepTable) -> Record:
