@@ -31,7 +31,8 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 import storebench
 from benchmarks.control_groups import control_group, limit_reads
 from storebench.probes.page_cache import evict, warm
-from storebench.profiling.profile_report import Bound, ProfileReport
+from storebench.profiling.profile_report import ProfileReport
+from storebench.settings.words import Limit
 
 NAMED_GOAL, GAIN_GOAL = 28 / 30, 24 / 30
 MOST_ERROR = 0.15
@@ -43,7 +44,7 @@ class Loop:
     """A training loop over samples that cost what is asked for; `free` is what changes if the limit is removed."""
 
     name: str
-    planted: Bound
+    planted: Limit
     free: dict[str, Any]
     epochs: int = 1
     steps: int = 120  # of an epoch with batches of eight
@@ -178,48 +179,48 @@ JPEG: dict[str, Any] = {"jpeg": True, "batch": 32, "steps": 480}
 DISK: dict[str, Any] = {"slow_disk": True, "steps": 90}
 SMALL: dict[str, Any] = {"steps": 300, "workers": 1, "work_s": 0.0001, "loop_s": 0.0}
 LOOPS = [
-    Loop("slow transform", Bound.TRANSFORM, {"work_s": 0.0}, work_s=0.002),
-    Loop("slow transform, 4 workers", Bound.TRANSFORM, {"work_s": 0.0}, work_s=0.002, workers=4),
-    Loop("slow transform, generator", Bound.TRANSFORM, {"work_s": 0.0}, work_s=0.001, workers=None),
-    Loop("JPEG decode", Bound.TRANSFORM, {"jpeg": False}, **JPEG),
-    Loop("throttled disk", Bound.STORAGE, {"slow_disk": False}, **DISK),
-    Loop("throttled disk, no workers", Bound.STORAGE, {"slow_disk": False}, **DISK, workers=0),
-    Loop("throttled disk, generator", Bound.STORAGE, {"slow_disk": False}, **DISK, workers=None),
-    Loop("slow network", Bound.WAITING, {"reply_s": 0.0}, reply_s=0.004),
-    Loop("slow network, no workers", Bound.WAITING, {"reply_s": 0.0}, reply_s=0.002, workers=0),
-    Loop("slow network, generator", Bound.WAITING, {"reply_s": 0.0}, reply_s=0.002, workers=None),
-    Loop("sleeping reads", Bound.WAITING, {"sleep_s": 0.0}, sleep_s=0.004),
-    Loop("sleeping reads, 4 workers", Bound.WAITING, {"sleep_s": 0.0}, sleep_s=0.008, workers=4),
-    Loop("expensive collate", Bound.COLLATE, {"collate_s": 0.0}, collate_s=0.016),
-    Loop("collate of many samples", Bound.COLLATE, {"collate_s": 0.0}, collate_s=0.02, batch=32, steps=480),
-    Loop("too few workers: 1", Bound.FEW_WORKERS, {"workers": 2}, work_s=0.002, workers=1),
-    Loop("too few workers: 0", Bound.FEW_WORKERS, {"workers": 1}, work_s=0.001, workers=0, loop_s=0.01),
-    Loop("too few workers: 0, JPEG", Bound.FEW_WORKERS, {"workers": 1}, **JPEG, workers=0, loop_s=0.01),
-    Loop("too many workers: 16", Bound.MANY_WORKERS, {"workers": 1}, workers=16, epochs=4, steps=40),
-    Loop("too many workers: 8", Bound.MANY_WORKERS, {"workers": 1}, workers=8, epochs=4, steps=40),
-    Loop("small batches: 1", Bound.SMALL_BATCHES, {"batch": 32}, batch=1, **SMALL),
-    Loop("small batches: 2", Bound.SMALL_BATCHES, {"batch": 32}, batch=2, **SMALL),
-    Loop("many tensors per batch", Bound.HANDOFF, {"split": False}, split=True, workers=1),
-    Loop("compute", Bound.COMPUTE, {"loop_s": 0.0}, loop_s=0.03, sleep_s=0.001),
-    Loop("compute, no workers", Bound.COMPUTE, {"loop_s": 0.0}, loop_s=0.06, sleep_s=0.0005, workers=0),
-    Loop("compute, generator", Bound.COMPUTE, {"loop_s": 0.0}, loop_s=0.06, work_s=0.0005, workers=None),
-    Loop("lock among 4 workers", Bound.LOCK, {"locked": False}, locked=True, sleep_s=0.003, workers=4),
-    Loop("lock among 2 workers", Bound.LOCK, {"locked": False}, locked=True, sleep_s=0.003),
-    Loop("slow start of workers", Bound.STARTUP, {"persistent": True}, init_s=0.5, epochs=3, steps=40),
-    Loop("slow start of a generator", Bound.STARTUP, {"init_s": 0.0}, init_s=0.5, epochs=3, workers=None),
-    Loop("start of 5 s", Bound.STARTUP, {"init_s": 0.0}, init_s=5.0, workers=1, steps=400),
-    Loop("slow first step", Bound.COMPUTE, {"loop_s": 0.0, "first_s": 0.0}, first_s=4.0, loop_s=0.02),
-    Loop("slow sample in 50", Bound.SLOW_SAMPLES, {"slow_s": 0.0}, slow_s=0.1, work_s=0.0002),
+    Loop("slow transform", Limit.TRANSFORM, {"work_s": 0.0}, work_s=0.002),
+    Loop("slow transform, 4 workers", Limit.TRANSFORM, {"work_s": 0.0}, work_s=0.002, workers=4),
+    Loop("slow transform, generator", Limit.TRANSFORM, {"work_s": 0.0}, work_s=0.001, workers=None),
+    Loop("JPEG decode", Limit.TRANSFORM, {"jpeg": False}, **JPEG),
+    Loop("throttled disk", Limit.STORAGE, {"slow_disk": False}, **DISK),
+    Loop("throttled disk, no workers", Limit.STORAGE, {"slow_disk": False}, **DISK, workers=0),
+    Loop("throttled disk, generator", Limit.STORAGE, {"slow_disk": False}, **DISK, workers=None),
+    Loop("slow network", Limit.WAITING, {"reply_s": 0.0}, reply_s=0.004),
+    Loop("slow network, no workers", Limit.WAITING, {"reply_s": 0.0}, reply_s=0.002, workers=0),
+    Loop("slow network, generator", Limit.WAITING, {"reply_s": 0.0}, reply_s=0.002, workers=None),
+    Loop("sleeping reads", Limit.WAITING, {"sleep_s": 0.0}, sleep_s=0.004),
+    Loop("sleeping reads, 4 workers", Limit.WAITING, {"sleep_s": 0.0}, sleep_s=0.008, workers=4),
+    Loop("expensive collate", Limit.COLLATE, {"collate_s": 0.0}, collate_s=0.016),
+    Loop("collate of many samples", Limit.COLLATE, {"collate_s": 0.0}, collate_s=0.02, batch=32, steps=480),
+    Loop("too few workers: 1", Limit.WORKERS, {"workers": 2}, work_s=0.002, workers=1),
+    Loop("too few workers: 0", Limit.WORKERS, {"workers": 1}, work_s=0.001, workers=0, loop_s=0.01),
+    Loop("too few workers: 0, JPEG", Limit.WORKERS, {"workers": 1}, **JPEG, workers=0, loop_s=0.01),
+    Loop("too many workers: 16", Limit.MANY_WORKERS, {"workers": 1}, workers=16, epochs=4, steps=40),
+    Loop("too many workers: 8", Limit.MANY_WORKERS, {"workers": 1}, workers=8, epochs=4, steps=40),
+    Loop("small batches: 1", Limit.SMALL_BATCHES, {"batch": 32}, batch=1, **SMALL),
+    Loop("small batches: 2", Limit.SMALL_BATCHES, {"batch": 32}, batch=2, **SMALL),
+    Loop("many tensors per batch", Limit.HANDOFF, {"split": False}, split=True, workers=1),
+    Loop("compute", Limit.COMPUTE, {"loop_s": 0.0}, loop_s=0.03, sleep_s=0.001),
+    Loop("compute, no workers", Limit.COMPUTE, {"loop_s": 0.0}, loop_s=0.06, sleep_s=0.0005, workers=0),
+    Loop("compute, generator", Limit.COMPUTE, {"loop_s": 0.0}, loop_s=0.06, work_s=0.0005, workers=None),
+    Loop("lock among 4 workers", Limit.LOCK, {"locked": False}, locked=True, sleep_s=0.003, workers=4),
+    Loop("lock among 2 workers", Limit.LOCK, {"locked": False}, locked=True, sleep_s=0.003),
+    Loop("slow start of workers", Limit.STARTUP, {"persistent": True}, init_s=0.5, epochs=3, steps=40),
+    Loop("slow start of a generator", Limit.STARTUP, {"init_s": 0.0}, init_s=0.5, epochs=3, workers=None),
+    Loop("start of 5 s", Limit.STARTUP, {"init_s": 0.0}, init_s=5.0, workers=1, steps=400),
+    Loop("slow first step", Limit.COMPUTE, {"loop_s": 0.0, "first_s": 0.0}, first_s=4.0, loop_s=0.02),
+    Loop("slow sample in 50", Limit.SLOW_SAMPLES, {"slow_s": 0.0}, slow_s=0.1, work_s=0.0002),
     Loop(
         "evaluation every 40 steps",
-        Bound.FEW_WORKERS,
+        Limit.WORKERS,
         {"workers": 2},
         workers=0,
         sleep_s=0.006,
         loop_s=0.012,
         pause_s=1.9,
     ),
-    Loop("stalls every 50 steps", Bound.STALLS, {"stall_s": 0.0}, stall_s=0.8, sleep_s=0.0005, steps=300),
+    Loop("stalls every 50 steps", Limit.STALLS, {"stall_s": 0.0}, stall_s=0.8, sleep_s=0.0005, steps=300),
 ]
 
 

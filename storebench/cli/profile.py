@@ -28,14 +28,6 @@ def profile(
     as_module: Annotated[
         bool, typer.Option("-m", help="SCRIPT is the name of a module, as after python -m.")
     ] = False,
-    ceiling: Annotated[
-        bool,
-        typer.Option(
-            "--ceiling",
-            help="Give the first epoch of each loader 20 more steps, with its last batches from memory: how fast is the"
-            " loop without loading?",
-        ),
-    ] = False,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for a file of all figures.")] = None,
 ) -> None:
     """Run a training script, and name what limits it.
@@ -50,10 +42,7 @@ def profile(
             raise UsageError("there is no module of this name", where=name)
         if not as_module and not os.path.isfile(name):  # noqa: PTH113 - Path raises where the text cannot be a path
             raise UsageError("there is no such script", where=name, hint="With -m, name a module.")
-        options: dict[str, bool | str] = {
-            "as_module": as_module,
-            "ceiling": ceiling,
-        }
+        options: dict[str, bool | str] = {"as_module": as_module}
         if out is not None:
             out.mkdir(parents=True, exist_ok=True)
             options["out"] = str(out.absolute())

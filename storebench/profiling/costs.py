@@ -5,11 +5,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from storebench.profiling.batch_times import BatchTimes
-from storebench.profiling.profile_report import Bound, ProfileReport
+from storebench.profiling.profile_report import ProfileReport
 from storebench.profiling.recorder import LoopStep, Recorder
+from storebench.settings.words import Limit
 
 SECOND = NEARLY_NONE = 1e-9
-MAKING = (Bound.TRANSFORM, Bound.WAITING, Bound.COLLATE, Bound.HANDOFF)
+MAKING = (Limit.TRANSFORM, Limit.WAITING, Limit.COLLATE, Limit.HANDOFF)
 _MOST_REPLAYED = 2_000
 # Batches that each worker makes ahead if the loop has no workers: torch's own number.
 _AHEAD = 2
@@ -65,11 +66,11 @@ class Costs:
     workers: int
     cores: int
     ahead: int  # batches that each worker makes ahead
-    series: Mapping[Bound, Sequence[float]]  # the parts of single batches, and the loops of steps
+    series: Mapping[Limit, Sequence[float]]  # the parts of single batches, and the loops of steps
     elsewhere: Sequence[float]  # of single steps, in requests to other loaders
     slow_fracs: Sequence[float]  # of the dataset's time for each batch: a slow sample, beyond the usual
-    wall: dict[Bound, float]
-    cpu: dict[Bound, float]
+    wall: dict[Limit, float]
+    cpu: dict[Limit, float]
     receiving_s: float = 0.0
     rest_s: float = 0.0  # of a step, if workers are not its longest stage
     stretch: float = 1.0  # of the workers' time, if they are
@@ -87,29 +88,29 @@ class Costs:
             busy_s = self.workers * sum(self.cpu.values()) / self.cores
             stretch *= max(1.0, busy_s / max(self.making_s, NEARLY_NONE))
         parts_s = zip(*(scaled(self.series[part], stretch * self.wall[part]) for part in MAKING), strict=True)
-        loops_s = scaled(self.series[Bound.COMPUTE], self.wall[Bound.COMPUTE])
+        loops_s = scaled(self.series[Limit.COMPUTE], self.wall[Limit.COMPUTE])
         return replayed_s(
             list(map(sum, parts_s)),
             list(map(sum, zip(loops_s, self.elsewhere, strict=True))),
             workers=self.workers,
             ahead=self.workers * self.ahead,
             receive_s=self.receiving_s + self.rest_s,
-            pin_s=self.wall[Bound.PINNING],
+            pin_s=self.wall[Limit.PINNING],
         )
 
-    def with_share(self, share: float, *parts: Bound) -> "Costs":
+    def with_share(self, share: float, *parts: Limit) -> "Costs":
         """Return the costs with only a share of some parts."""
         return dataclasses.replace(
             self,
             wall=self.wall | {part: share * self.wall[part] for part in parts},
             cpu=self.cpu | {part: share * self.cpu.get(part, 0.0) for part in parts},
-            receiving_s=self.receiving_s * (share if Bound.HANDOFF in parts else 1.0),
+            receiving_s=self.receiving_s * (share if Limit.HANDOFF in parts else 1.0),
         )
 
     def without_slow_samples(self) -> "Costs":
         """Return the costs if slow samples took the usual time."""
         costs, series = self, dict(self.series)
-        for part in (Bound.TRANSFORM, Bound.WAITING):
+        for part in (Limit.TRANSFORM, Limit.WAITING):
             pairs = zip(self.series[part], self.slow_fracs, strict=True)
             series[part] = [part_s * (1.0 - frac) for part_s, frac in pairs]
             costs = costs.with_share(sum(series[part]) / max(sum(self.series[part]), NEARLY_NONE), part)
@@ -135,9 +136,9 @@ def costs_of(
     waiting_cpu_s = min(report.wait_s, mean_s(step.wait_cpu_ns for step in even))
     process_cpu_s = (report.cpu_s or 0.0) if workers else waiting_cpu_s
     wall, cpu, shares = _making(recorder, made, report.wait_s, process_cpu_s)
-    cpu[Bound.COMPUTE] = max(0.0, mean_s(step.cpu_ns for step in even) - waiting_cpu_s)
-    wall[Bound.COMPUTE] = report.loop_s
-    wall[Bound.PINNING] = mean_s(
+    cpu[Limit.COMPUTE] = max(0.0, mean_s(step.cpu_ns for step in even) - waiting_cpu_s)
+    wall[Limit.COMPUTE] = report.loop_s
+    wall[Limit.PINNING] = mean_s(
         batch.pinning_ns and batch.pinning_ns + batch.unpickling_ns for batch in made
     )
     replayed = even[-_MOST_REPLAYED:]
@@ -147,11 +148,11 @@ def costs_of(
         cores=recorder.cores,
         ahead=(recorder.prefetched // workers if workers else 0) or _AHEAD,
         series={
-            Bound.TRANSFORM: [SECOND * batch.dataset_cpu_ns if batch else 0.0 for batch in batches],
-            Bound.WAITING: [batch.idle_s if batch else 0.0 for batch in batches],
-            Bound.COLLATE: [SECOND * batch.collate_cpu_ns if batch else 0.0 for batch in batches],
-            Bound.HANDOFF: [0.0] * len(batches),
-            Bound.COMPUTE: [SECOND * (step.loop_ns or 0) for step in replayed],
+            Limit.TRANSFORM: [SECOND * batch.dataset_cpu_ns if batch else 0.0 for batch in batches],
+            Limit.WAITING: [batch.idle_s if batch else 0.0 for batch in batches],
+            Limit.COLLATE: [SECOND * batch.collate_cpu_ns if batch else 0.0 for batch in batches],
+            Limit.HANDOFF: [0.0] * len(batches),
+            Limit.COMPUTE: [SECOND * (step.loop_ns or 0) for step in replayed],
         },
         slow_fracs=[report.slow.excess_frac(batch) if report.slow and batch else 0.0 for batch in batches],
         elsewhere=[SECOND * step.elsewhere_ns for step in replayed],
@@ -160,16 +161,16 @@ def costs_of(
     )
     if not workers:
         return costs.fitted(report.step_s, to_workers=False), shares
-    cpu[Bound.HANDOFF] += waiting_cpu_s
+    cpu[Limit.HANDOFF] += waiting_cpu_s
     # A batch that was not yet made when it was asked for is waited for; the rest of the wait is the handoff.
     waits = [(step, step.made) for step in even if step.made is not None]
     starving_s = mean_s(min(step.wait_ns, max(0, batch.ended_ns - step.asked_ns)) for step, batch in waits)
     looping_s = max(0.0, report.loop_s - mean_s(step.delayed_ns for step in even))
-    made_s = (costs.making_s - wall[Bound.HANDOFF]) / workers
-    busy_s = looping_s + report.elsewhere_s + waiting_cpu_s + wall[Bound.HANDOFF] / workers
-    are_slower = starving_s >= report.wait_s / 2 or max(made_s, wall[Bound.PINNING]) > busy_s
+    made_s = (costs.making_s - wall[Limit.HANDOFF]) / workers
+    busy_s = looping_s + report.elsewhere_s + waiting_cpu_s + wall[Limit.HANDOFF] / workers
+    are_slower = starving_s >= report.wait_s / 2 or max(made_s, wall[Limit.PINNING]) > busy_s
     if are_slower:
-        costs = dataclasses.replace(costs, wall=wall | {Bound.COMPUTE: looping_s}, receiving_s=waiting_cpu_s)
+        costs = dataclasses.replace(costs, wall=wall | {Limit.COMPUTE: looping_s}, receiving_s=waiting_cpu_s)
     else:
         received_s = report.wait_s - starving_s - mean_s(step.wait_delayed_ns for step in even)
         costs = dataclasses.replace(costs, receiving_s=max(waiting_cpu_s, received_s))
@@ -178,7 +179,7 @@ def costs_of(
 
 def _making(
     recorder: Recorder, made: list[BatchTimes], wait_s: float, process_cpu_s: float
-) -> tuple[dict[Bound, float], dict[Bound, float], dict[str, float]]:
+) -> tuple[dict[Limit, float], dict[Limit, float], dict[str, float]]:
     """Return the wall and the CPU time of each part of making a batch, and the shares of what the process did."""
     names = ("dataset_cpu_ns", "collate_cpu_ns", "pickling_ns", "delayed_ns")
     dataset_cpu_s, collate_cpu_s, pickling_s, delayed_s = (
@@ -197,15 +198,15 @@ def _making(
     delay_s = 0.0 if recorder.workers else delayed_s  # side by side, parts delay each other
     collating_frac = collate_cpu_s / max(cpu_s, NEARLY_NONE)
     wall = {
-        Bound.TRANSFORM: dataset_cpu_s + idle_s - blocked_s + delay_s * (1.0 - collating_frac),
-        Bound.WAITING: blocked_s,
-        Bound.COLLATE: collate_cpu_s + delay_s * collating_frac,
-        Bound.HANDOFF: handing_s,
+        Limit.TRANSFORM: dataset_cpu_s + idle_s - blocked_s + delay_s * (1.0 - collating_frac),
+        Limit.WAITING: blocked_s,
+        Limit.COLLATE: collate_cpu_s + delay_s * collating_frac,
+        Limit.HANDOFF: handing_s,
     }
     cpu = {
-        Bound.TRANSFORM: dataset_cpu_s + helping_s,
-        Bound.COLLATE: collate_cpu_s,
-        Bound.HANDOFF: handing_s,
+        Limit.TRANSFORM: dataset_cpu_s + helping_s,
+        Limit.COLLATE: collate_cpu_s,
+        Limit.HANDOFF: handing_s,
     }
     if not made:
         return wall, cpu, {}

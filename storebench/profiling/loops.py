@@ -22,12 +22,11 @@ class Loops:
         self.recorders: list[Recorder] = []
         self.wrapped = 0  # epochs of wrapped loaders that go on
         self._seen: dict[Recorder, tuple[object, weakref.ref[Any]]] = {}
-        self._has_ceiling = False
         self._began_ns = 0
 
-    def begin_script(self, *, has_ceiling: bool) -> None:
+    def begin_script(self) -> None:
         """Note that the script begins of whose time the loops take a share."""
-        self._has_ceiling, self._began_ns = has_ceiling, time.monotonic_ns()
+        self._began_ns = time.monotonic_ns()
 
     def here(self) -> list[Recorder]:
         """Return the recorders of the loops of this process: the script may have forked it."""
@@ -56,7 +55,7 @@ class Loops:
             if before == key and (last is None or last.dataset is loader.dataset):
                 break
         else:
-            recorder = Recorder(name_of(type(loader.dataset)), has_ceiling=self._has_ceiling)
+            recorder = Recorder(name_of(type(loader.dataset)))
             self.recorders.append(recorder)
         self._seen[recorder] = key, weakref.ref(loader)
         return recorder

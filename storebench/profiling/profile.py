@@ -27,8 +27,6 @@ class profile(Generic[_Batch]):  # noqa: N801 - it is used like a function
         Any iterable of batches: a torch ``DataLoader``, a generator, a loader of another library.
     show
         Whether to write the verdict to standard error; `report` returns it in any case.
-    ceiling
-        Whether the first epoch gets 20 more steps, with its last batches from memory, to time the loop without loading.
 
     Examples
     --------
@@ -37,10 +35,10 @@ class profile(Generic[_Batch]):  # noqa: N801 - it is used like a function
     ...     train(images, labels)
     """
 
-    def __init__(self, loader: Iterable[_Batch], *, show: bool = True, ceiling: bool = False) -> None:
+    def __init__(self, loader: Iterable[_Batch], *, show: bool = True) -> None:
         self._loader = loader
         self._shows = show
-        self._recorder = Recorder(has_ceiling=ceiling, is_wrapped=True)
+        self._recorder = Recorder(is_wrapped=True)
 
     def __iter__(self) -> Iterator[_Batch]:
         return _Steps(self._loader, self._recorder, self._show)

@@ -1,13 +1,11 @@
 """What a profile says: the limit, the predicted gain, and the evidence, in at most twelve lines."""
 
-import enum
 import linecache
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
 
 from storebench.plain_text import plain
 from storebench.probes.machine import counts_reads, mount_of
@@ -28,55 +26,35 @@ _IMAGES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff"}
 # Suffixes of files that ``storebench run`` can convert.
 _CONVERTED = _IMAGES | {".tar", ".parquet"}
 
-
 _LOADER = "storebench.Loader(dataset, {0.batch_size}, workers={0.workers})"
-_WRAP = "storebench.profile()"
-
-
-class Bound(enum.StrEnum):
-    """The limit of a loop, and what to try."""
-
-    remedy: str
-
-    def __new__(cls, limit: str, remedy: str) -> Self:
-        bound = str.__new__(cls, limit)
-        bound._value_, bound.remedy = str(limit), remedy
-        return bound
-
-    COMPUTE = Limit.COMPUTE, "a faster accelerator or a smaller network; loading is not the limit"
-    TRANSFORM = (
-        "decode or transforms",
-        "a faster decoder, cheaper transforms, or images stored smaller or decoded",
-    )
-    STORAGE = "storage", "more reads in flight (workers), fewer bytes, a faster disk, or more memory"
-    WAITING = (
-        "waits in the dataset",
-        "the network, process or disk that it waits for; more workers hide waits",
-    )
-    LOCK = "a lock", "one file or object per worker"
-    REPEATED = "work repeated for each sample", "do it once"
-    SLOW_SAMPLES = "a few slow samples", "store these like the others, or a larger prefetch_factor"
-    COLLATE = "collate", "padding by whole slices into an array of the final size, or tensors of one shape"
-    HANDOFF = Limit.HANDOFF, f"fewer tensors per batch; for a store of raw pixels, {_LOADER}"
-    SMALL_BATCHES = "small batches", "larger batches"
-    PINNING = "pinning", "fewer bytes per batch: uint8 images, converted on the device"
-    LOADER = "the loader", "its inside was not seen"
-    FEW_WORKERS = "too few workers", "num_workers={0.workers_needed}"
-    MANY_WORKERS = "too many workers", "num_workers={0.workers_needed}"
-    STARTUP = "the start of epochs", "persistent_workers=True, or less work at the start of a worker"
-    STALLS = "stalls", "the slowest samples, or a larger prefetch_factor"
-    AHEAD = "the loop was not seen: a thread asks for its batches", f"{_WRAP} around what the loop iterates"
-    UNKNOWN = "too few steps", "a longer loop"
-
-
+_REMEDIES = {
+    Limit.COMPUTE: "a faster accelerator or a smaller network; loading is not the limit",
+    Limit.TRANSFORM: "a faster decoder, cheaper transforms, or images stored smaller or decoded",
+    Limit.STORAGE: "more reads in flight (workers), fewer bytes, a faster disk, or more memory",
+    Limit.WAITING: "the network, process or disk that it waits for; more workers hide waits",
+    Limit.LOCK: "one file or object per worker",
+    Limit.REPEATED: "do it once",
+    Limit.SLOW_SAMPLES: "store these like the others, or a larger prefetch_factor",
+    Limit.COLLATE: "padding by whole slices into an array of the final size, or tensors of one shape",
+    Limit.HANDOFF: f"fewer tensors per batch; for a store of raw pixels, {_LOADER}",
+    Limit.SMALL_BATCHES: "larger batches",
+    Limit.PINNING: "fewer bytes per batch: uint8 images, converted on the device",
+    Limit.LOADER: "its inside was not seen",
+    Limit.WORKERS: "num_workers={0.workers_needed}",
+    Limit.MANY_WORKERS: "num_workers={0.workers_needed}",
+    Limit.STARTUP: "persistent_workers=True, or less work at the start of a worker",
+    Limit.STALLS: "the slowest samples, or a larger prefetch_factor",
+    Limit.AHEAD: "storebench.profile() around what the loop iterates",
+    Limit.UNKNOWN: "a longer loop",
+}
 # Limits that a store of smaller or decoded images may take away.
 _DECODING = (
-    Bound.TRANSFORM,
-    Bound.SLOW_SAMPLES,
-    Bound.STORAGE,
-    Bound.WAITING,
-    Bound.FEW_WORKERS,
-    Bound.LOADER,
+    Limit.TRANSFORM,
+    Limit.SLOW_SAMPLES,
+    Limit.STORAGE,
+    Limit.WAITING,
+    Limit.WORKERS,
+    Limit.LOADER,
 )
 
 
@@ -122,7 +100,7 @@ class ProfileReport:
     `parts_s` per batch in one process. None is not known.
     """
 
-    bound: Bound
+    bound: Limit
     gain: float = 1.0
     advice: str = ""  # if it is not that of the limit
     steps: int = 0
@@ -141,7 +119,6 @@ class ProfileReport:
         0.0  # how many times as long its steps took, if it is unlike the others and not judged
     )
     slow: SlowSamples | None = None
-    cached_s: float | None = None  # the loop of a step whose batch is served from memory
     workers: int = 0
     cores: int = 0
     batch_size: int | None = None
@@ -172,7 +149,7 @@ class ProfileReport:
     @property
     def remedy(self) -> str:
         """What to try."""
-        return self.advice or self.bound.remedy.format(self)
+        return self.advice or _REMEDIES[self.bound].format(self)
 
     def __str__(self) -> str:
         above, below = list(self._lines()), list(self._lines_below())
@@ -199,7 +176,6 @@ class ProfileReport:
             "wait": self.wait_s,
             "loop": self.loop_s,
             "other loaders": self.elsewhere_s or None,
-            "with cached batches": self.cached_s,
         }
         if self.total_s:
             yield _times(f"per step, of {self.steps:,}", steps_s)
@@ -302,8 +278,6 @@ def unseen_of(recorder: Recorder, folder: str, *, is_inside_seen: bool) -> Itera
         yield "the inside of the loader (a thread reads its batches ahead)"
     elif not is_inside_seen:
         yield "the inside of the loader (batches came without times)"
-    if recorder.has_ceiling and not recorder.replayed:
-        yield "the ceiling (the loop asked for no batch after the last one)"
     filesystem = mount_of(folder).fstype if Path(folder).is_dir() else ""
     if folder and not counts_reads(filesystem):
         yield f"reads from devices (not counted on {filesystem})"

@@ -2,8 +2,6 @@
 
 import collections
 import contextlib
-import copy
-import itertools
 import os
 import threading
 import weakref
@@ -20,8 +18,6 @@ from storebench.profiling.stacks import Seen
 
 # The most steps that are kept, the last ones.
 _MOST_STEPS = 50_000
-# For the ceiling, every rank takes this many steps with this many of the last batches.
-_REPLAYED_STEPS, _CACHED_BATCHES = 20, 4
 
 _Batch = TypeVar("_Batch")
 
@@ -57,9 +53,9 @@ asking = _Asking()
 class Recorder(Guard):
     """Record the steps of a loop; one that `is_wrapped` asks an iterator around the loader's."""
 
-    def __init__(self, name: str = "", *, has_ceiling: bool = False, is_wrapped: bool = False) -> None:
+    def __init__(self, name: str = "", *, is_wrapped: bool = False) -> None:
         self.name = name  # of the loader, with the line that iterates it
-        self.has_ceiling, self.is_wrapped = has_ceiling, is_wrapped
+        self.is_wrapped = is_wrapped
         self.makes = is_wrapped  # whether requests make the batches: no loader of torch does
         self.workers = self.prefetched = 0
         self.persists = False  # whether the workers do
@@ -70,7 +66,6 @@ class Recorder(Guard):
         self.is_drained = False  # whether a thread asks, which may hand the batches over to the loop
         self.timer: BatchTimer | None = None  # of batches that this process makes
         self.steps: collections.deque[LoopStep] = collections.deque(maxlen=_MOST_STEPS)
-        self.replayed: list[LoopStep] = []  # with batches of the end of the first epoch, served again
         self.epochs = 0
         self.ends_ns = 0  # of epochs, from the last request on
         self.seen = Seen.nothing()
@@ -83,8 +78,6 @@ class Recorder(Guard):
         self._iter_ns = 0
         self._ready: int | None = None
         self._made: BatchTimes | None = None
-        self._cached: collections.deque[Any] = collections.deque(maxlen=_CACHED_BATCHES)
-        self._replay: Iterator[Any] | None = None
         self._others: OtherWork | None = None
 
     def attach(self, loader: Any) -> None:
@@ -124,18 +117,18 @@ class Recorder(Guard):
             self._close(self._now())
         self.ended()
         self._others = self._others or OtherWork(_children_cpu_s)
-        self._thread, self._place, self._replay = threading.get_ident(), 0, None
+        self._thread, self._place = threading.get_ident(), 0
         self.epochs += 1
 
     def next(self, take: Callable[[], _Batch], ready: Callable[[], int] | None = None) -> _Batch:
-        """Return the next batch that `take` gives; with a ceiling, after the first epoch, the last ones again."""
+        """Return the next batch that `take` gives."""
         if asking.recorders or (self.is_wrapped and ready is not None):  # inside another iterator
             self._note_inner(ready)
             return take()
         self._note_request(ready)
         asking.recorders.append(self)
         try:
-            batch = self._take(take)
+            batch = take()
             self._note_batch(batch)
         except BaseException:
             self._note_end()
@@ -144,19 +137,6 @@ class Recorder(Guard):
         finally:
             asking.recorders.pop()
         return batch
-
-    def _take(self, take: Callable[[], _Batch]) -> _Batch:
-        if self._replay is None:
-            try:
-                return take()
-            except StopIteration:
-                if self.has_failed or self.replayed or not self._cached:
-                    raise
-                self._note_end()
-                self._replay = itertools.islice(itertools.cycle(self._cached), _REPLAYED_STEPS)
-        batch: _Batch = next(self._replay)
-        copied = self.attempt(lambda: copy.copy(batch))
-        return batch if copied is None else copied
 
     @guarded
     def _note_inner(self, ready: Callable[[], int] | None) -> None:
@@ -214,14 +194,9 @@ class Recorder(Guard):
             ready=self._ready,
             made=self._made,
         )
-        if self._replay is not None:
-            self.replayed.append(self._open)
-        else:
-            if not self.steps:
-                self.tensors = max(1, _count_tensors(batch))
-            if self.has_ceiling and not self.replayed:
-                self._cached.append(copy.copy(batch))  # as loops take entries out of dictionaries
-            self.steps.append(self._open)
+        if not self.steps:
+            self.tensors = max(1, _count_tensors(batch))
+        self.steps.append(self._open)
         self._made = self._ready = None
         self._place += 1
         self._iter_ns = 0
@@ -243,7 +218,6 @@ class Recorder(Guard):
     def ended(self) -> None:
         """Note that the epoch has ended, or the loader failed, or its user."""
         self._open, self._thread = None, 0
-        self._cached.clear()
         if self._clock is not None:
             self._clock.close()
             self._clock = None

@@ -22,10 +22,11 @@ from typing import NamedTuple, NoReturn
 
 from storebench.profiling.guard import Guard, say
 from storebench.profiling.loops import loops
-from storebench.profiling.profile_report import Bound, ProfileReport
+from storebench.profiling.profile_report import ProfileReport
 from storebench.profiling.recorder import Recorder
 from storebench.profiling.stacks import PROFILER
 from storebench.profiling.verdict import LEAST_GAIN
+from storebench.settings.words import Limit
 from storebench.system.whole_files import write_whole
 
 _NOTHING_SEEN = (
@@ -39,7 +40,6 @@ class ScriptOptions(NamedTuple):
     """What ``storebench profile`` is asked for, beside the script."""
 
     as_module: bool = False
-    ceiling: bool = False
     out: str | None = None
 
 
@@ -62,7 +62,7 @@ class _End:
         Guard().attempt(self._write)
 
     def _write(self) -> None:
-        report, recorder = loops.verdict() or (ProfileReport(bound=Bound.UNKNOWN), Recorder())
+        report, recorder = loops.verdict() or (ProfileReport(bound=Limit.UNKNOWN), Recorder())
         ranks, out = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), self._options.out
         if ranks > 1:
             _conclude_ranks(report, ranks)
@@ -130,7 +130,7 @@ def main() -> None:
     if not os.environ.get("PYTHONSAFEPATH"):
         folder = os.getcwd() if options.as_module else os.path.dirname(os.path.realpath(name))  # noqa: PTH109, PTH120
         sys.path = [folder, *sys.path]
-    loops.begin_script(has_ceiling=options.ceiling)
+    loops.begin_script()
     sys.meta_path.insert(0, _AfterImport())
     end.precede()
     try:

@@ -16,7 +16,6 @@ from storebench.profiling.batch_times import BatchTimes
 from storebench.profiling.costs import NEARLY_NONE, SECOND, Costs, costs_of, mean, mean_s
 from storebench.profiling.profile_report import (
     LEAST_LOOKS,
-    Bound,
     ProfileReport,
     SlowSamples,
     home_of,
@@ -24,6 +23,7 @@ from storebench.profiling.profile_report import (
     unseen_of,
 )
 from storebench.profiling.recorder import LoopStep, Recorder
+from storebench.settings.words import Limit
 
 # A part of the loading is the limit only if without it the loop would be this many times as fast.
 LEAST_GAIN = 1.10
@@ -87,7 +87,7 @@ def report_of(recorder: Recorder) -> ProfileReport:
     steps = _sorted(recorder)
     if recorder.is_drained or len(steps.even) < _LEAST_STEPS:
         return ProfileReport(
-            bound=Bound.AHEAD if recorder.is_drained else Bound.UNKNOWN,
+            bound=Limit.AHEAD if recorder.is_drained else Limit.UNKNOWN,
             loader=recorder.name if recorder.is_drained else "",
             steps=len(steps.judged),
             epochs=recorder.epochs,
@@ -186,7 +186,7 @@ def _evidence(recorder: Recorder, steps: _Steps) -> ProfileReport:
     first_loops_s = sum(step.loop_ns or 0 for step in steps.first) * SECOND
     folder, suffix = home_of(recorder.seen.files)
     return ProfileReport(
-        bound=Bound.UNKNOWN,
+        bound=Limit.UNKNOWN,
         loader=recorder.name,
         steps=len(steps.judged),
         epochs=recorder.epochs,
@@ -198,8 +198,6 @@ def _evidence(recorder: Recorder, steps: _Steps) -> ProfileReport:
         wait_frac=1.0 - min(1.0, looping_s / judged_s),
         first_loops_s=max(0.0, first_loops_s - len(steps.first) * loop_s),
         first_epoch=steps.first_epoch,
-        # The first of them waits for the end of the loader.
-        cached_s=mean_s(step.loop_ns for step in recorder.replayed[1:]) or None,
         workers=recorder.workers,
         cores=recorder.cores,
         batch_size=recorder.batch_size,
@@ -242,14 +240,14 @@ def _parts(costs: Costs, made: Sequence[BatchTimes]) -> dict[str, float]:
         "collate": mean_s(batch.ended_ns - batch.collated_ns for batch in made),
     }
     if costs.workers:
-        parts |= {"pickling": costs.wall[Bound.HANDOFF], "receiving": costs.receiving_s}
-    return parts | ({"pinning": costs.wall[Bound.PINNING]} if costs.wall[Bound.PINNING] else {})
+        parts |= {"pickling": costs.wall[Limit.HANDOFF], "receiving": costs.receiving_s}
+    return parts | ({"pinning": costs.wall[Limit.PINNING]} if costs.wall[Limit.PINNING] else {})
 
 
-class _Limit(NamedTuple):
+class _Candidate(NamedTuple):
     """A limit that a part of the loop may be."""
 
-    bound: Bound
+    bound: Limit
     gain: float  # of what to try
     removed: float  # gain if the part took no time; the largest is the limit
     advice: str = ""  # in place of the limit's own
@@ -269,9 +267,9 @@ class _Case:
         return mean_s / max(mean_s - saved_s, NEARLY_NONE)
 
     def gain_with(self, costs: Costs) -> float:
-        return self.gain(max(0.0, self.report.step_s - max(costs.step_s, (self.report.cached_s or 0.0))))
+        return self.gain(max(0.0, self.report.step_s - costs.step_s))
 
-    def without(self, *parts: Bound, share: float = 0.0) -> float:
+    def without(self, *parts: Limit, share: float = 0.0) -> float:
         """Return the gain if only a share of some parts were left."""
         return self.gain_with(self.costs.with_share(share, *parts))
 
@@ -279,8 +277,7 @@ class _Case:
     def steps_s(self) -> dict[int, float]:
         """The seconds per step that other numbers of workers are predicted to take."""
         counts = range(1, max(self.costs.workers, self.report.cores) + 1)
-        steps_s = {count: dataclasses.replace(self.costs, workers=count).step_s for count in counts}
-        return {count: max(step_s, (self.report.cached_s or 0.0)) for count, step_s in steps_s.items()}
+        return {count: dataclasses.replace(self.costs, workers=count).step_s for count in counts}
 
     @cached_property
     def needed(self) -> int:
@@ -308,35 +305,35 @@ class _Case:
         )
 
 
-def _first(*rows: tuple[bool, _Limit]) -> _Limit:
+def _first(*rows: tuple[bool, _Candidate]) -> _Candidate:
     """Return the limit of the first row that holds."""
     return next(limit for holds, limit in rows if holds)
 
 
-def _making(case: _Case, part: Bound) -> _Limit:
+def _making(case: _Case, part: Limit) -> _Candidate:
     """Return the limit that making batches is: what its lines show, then too few workers, then the part itself."""
     report, removed, bound = case.report, case.without(part), part
-    if part is Bound.WAITING:
+    if part is Limit.WAITING:
         reads = report.shares and report.shares["reading"] >= report.shares["blocked"]
         locks = _share(report, _LOCK) >= _LINE_FRAC
-        bound = Bound.STORAGE if reads else Bound.LOCK if locks else part
+        bound = Limit.STORAGE if reads else Limit.LOCK if locks else part
     shares = {advice: _share(report, pattern) for advice, pattern in _REPEATED.items()}
     advice = max(shares, key=shares.__getitem__)
     repeated = shares[advice] if shares[advice] >= _LINE_FRAC and report.looks >= LEAST_LOOKS else 0.0
-    once = case.without(Bound.TRANSFORM, Bound.WAITING, share=1.0 - repeated)
+    once = case.without(Limit.TRANSFORM, Limit.WAITING, share=1.0 - repeated)
     usual = case.gain_with(case.costs.without_slow_samples()) if report.slow else 1.0
     # One worker at a time still does what a lock is for.
     unlocked = case.without(part, share=1.0 / max(1, case.costs.workers))
     enough = max(LEAST_GAIN, case.more)
     # Waits need no core each, and a collate can be written better: both are worth naming unless workers hide them.
-    least = LEAST_GAIN if part is Bound.TRANSFORM else _ENOUGH * removed
-    is_dataset = part is not Bound.COLLATE
+    least = LEAST_GAIN if part is Limit.TRANSFORM else _ENOUGH * removed
+    is_dataset = part is not Limit.COLLATE
     return _first(
-        (bound is Bound.LOCK, _Limit(bound, unlocked, removed)),
-        (is_dataset and once >= enough, _Limit(Bound.REPEATED, once, max(once, removed), advice)),
-        (is_dataset and usual >= enough, _Limit(Bound.SLOW_SAMPLES, usual, max(usual, removed))),
-        (bound is not Bound.STORAGE and case.are_few(least), _Limit(Bound.FEW_WORKERS, case.more, removed)),
-        (True, _Limit(bound, removed, removed)),
+        (bound is Limit.LOCK, _Candidate(bound, unlocked, removed)),
+        (is_dataset and once >= enough, _Candidate(Limit.REPEATED, once, max(once, removed), advice)),
+        (is_dataset and usual >= enough, _Candidate(Limit.SLOW_SAMPLES, usual, max(usual, removed))),
+        (bound is not Limit.STORAGE and case.are_few(least), _Candidate(Limit.WORKERS, case.more, removed)),
+        (True, _Candidate(bound, removed, removed)),
     )
 
 
@@ -345,29 +342,29 @@ def _share(report: ProfileReport, pattern: str) -> float:
     return sum(line.share for line in report.hot if re.search(pattern, f"{line.text} {line.calls}".lower()))
 
 
-def _handoff(case: _Case) -> _Limit:
+def _handoff(case: _Case) -> _Candidate:
     """Return the limit that handing batches over is, of which larger batches or fewer tensors leave a share."""
-    costs, part = case.costs, Bound.HANDOFF
+    costs, part = case.costs, Limit.HANDOFF
     share, tensors = min(1.0, (case.report.batch_size or _FULL_BATCH) / _FULL_BATCH), case.recorder.tensors
     fewer = case.without(part, share=1.0 / tensors if tensors > _MANY_TENSORS else 0.0)
     # Collate makes the memory that is handed over; what it takes beyond that grows with the batch.
     fixed_s = costs.wall[part] + costs.receiving_s
-    collating = max(share, 1.0 - (1.0 - share) * fixed_s / max(costs.wall[Bound.COLLATE], NEARLY_NONE))
-    larger = case.gain_with(costs.with_share(share, part).with_share(collating, Bound.COLLATE))
+    collating = max(share, 1.0 - (1.0 - share) * fixed_s / max(costs.wall[Limit.COLLATE], NEARLY_NONE))
+    larger = case.gain_with(costs.with_share(share, part).with_share(collating, Limit.COLLATE))
     return _first(
-        (not costs.workers, _Limit(part, 1.0, 1.0)),
-        (tensors * share >= 1.0, _Limit(part, fewer, fewer)),
-        (True, _Limit(Bound.SMALL_BATCHES, larger, larger)),
+        (not costs.workers, _Candidate(part, 1.0, 1.0)),
+        (tensors * share >= 1.0, _Candidate(part, fewer, fewer)),
+        (True, _Candidate(Limit.SMALL_BATCHES, larger, larger)),
     )
 
 
-def _startup(case: _Case, computing: _Limit) -> _Limit:
+def _startup(case: _Case, computing: _Candidate) -> _Candidate:
     """Return the limit that starts of epochs are; workers that persist start once."""
-    report, workers, part = case.report, case.costs.workers, Bound.STARTUP
+    report, workers, part = case.report, case.costs.workers, Limit.STARTUP
     start_s = report.startup_s / report.steps
     may_persist = workers > 0 and report.epochs > 1 and not case.recorder.persists
     gain = case.gain(start_s * (1.0 - 1.0 / report.epochs if may_persist else 1.0))
-    each = _Limit(part, case.gain(start_s), float("inf") if workers else 1.0, _KEEP)
+    each = _Candidate(part, case.gain(start_s), float("inf") if workers else 1.0, _KEEP)
     fewer = case.gain(start_s * (1.0 - case.needed / max(1, workers)))
     less = f"less work before the first batch: {report.startup_s:.1f} s"
     # A longer loop pays no more for it, but for any other limit, the loop itself included.
@@ -375,35 +372,35 @@ def _startup(case: _Case, computing: _Limit) -> _Limit:
     is_many = workers > _MANY * case.needed and bool(report.parts_s)
     return _first(
         (case.steps.are_starts, each),
-        (is_many, _Limit(Bound.MANY_WORKERS, fewer, gain)),
-        (may_persist, _Limit(part, gain, gain)),
-        (report.epochs > 1, _Limit(part, gain, gain, less)),
-        (True, _Limit(part, gain, once, f"{less}, paid once in this loop of one epoch")),
+        (is_many, _Candidate(Limit.MANY_WORKERS, fewer, gain)),
+        (may_persist, _Candidate(part, gain, gain)),
+        (report.epochs > 1, _Candidate(part, gain, gain, less)),
+        (True, _Candidate(part, gain, once, f"{less}, paid once in this loop of one epoch")),
     )
 
 
 def _judged(case: _Case) -> ProfileReport:
     """Return the report with the limit, the speed-up without it, and the workers that are enough."""
     report, costs = case.report, case.costs
-    saved_s = max(0.0, report.step_s - costs.with_share(0.0, Bound.COMPUTE).step_s)
-    computing = _Limit(Bound.COMPUTE, case.gain(saved_s + report.first_loops_s / report.steps), 1.0)
-    pinning = case.without(Bound.PINNING)
+    saved_s = max(0.0, report.step_s - costs.with_share(0.0, Limit.COMPUTE).step_s)
+    computing = _Candidate(Limit.COMPUTE, case.gain(saved_s + report.first_loops_s / report.steps), 1.0)
+    pinning = case.without(Limit.PINNING)
     stalls = case.gain(report.stall_s / report.steps)
     limits = {
-        Bound.TRANSFORM: _making(case, Bound.TRANSFORM),
-        Bound.WAITING: _making(case, Bound.WAITING),
-        Bound.COLLATE: _making(case, Bound.COLLATE),
-        Bound.HANDOFF: _handoff(case),
-        Bound.PINNING: _Limit(Bound.PINNING, pinning, pinning),
-        Bound.STARTUP: _startup(case, computing),
-        Bound.STALLS: _Limit(Bound.STALLS, stalls, stalls),
+        Limit.TRANSFORM: _making(case, Limit.TRANSFORM),
+        Limit.WAITING: _making(case, Limit.WAITING),
+        Limit.COLLATE: _making(case, Limit.COLLATE),
+        Limit.HANDOFF: _handoff(case),
+        Limit.PINNING: _Candidate(Limit.PINNING, pinning, pinning),
+        Limit.STARTUP: _startup(case, computing),
+        Limit.STALLS: _Candidate(Limit.STALLS, stalls, stalls),
     }
-    spent_s = costs.wall | {Bound.HANDOFF: costs.wall[Bound.HANDOFF] + costs.receiving_s + costs.rest_s}
+    spent_s = costs.wall | {Limit.HANDOFF: costs.wall[Limit.HANDOFF] + costs.receiving_s + costs.rest_s}
     part = max(limits, key=lambda part: (round(limits[part].removed, 2), spent_s.get(part, 0.0)))
     is_opaque = not report.shares
     limit = computing if limits[part].removed < LEAST_GAIN else limits[part]
     if is_opaque and limit is not computing and part in costs.wall:
-        limit = limit._replace(bound=Bound.LOADER)
+        limit = limit._replace(bound=Limit.LOADER)
     shown = {1, report.cores, case.needed, costs.workers} if case.has_predicted_workers else set()
     return dataclasses.replace(
         report,

@@ -52,6 +52,21 @@ class Limit(enum.StrEnum):
     REQUESTS = "device requests"
     HANDOFF = "handoff"
     BALANCED = "balanced"
+    # Of profiled programs only.
+    TRANSFORM = "decode or transforms"
+    WAITING = "waits in the dataset"
+    LOCK = "a lock"
+    REPEATED = "work repeated for each sample"
+    SLOW_SAMPLES = "a few slow samples"
+    COLLATE = "collate"
+    SMALL_BATCHES = "small batches"
+    PINNING = "pinning"
+    LOADER = "the loader"
+    MANY_WORKERS = "too many workers"
+    STARTUP = "the start of epochs"
+    STALLS = "stalls"
+    AHEAD = "the loop was not seen: a thread asks for its batches"
+    UNKNOWN = "too few steps"
 
 
 class CacheState(Word):

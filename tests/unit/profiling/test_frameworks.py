@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from storebench.profiling.profile_report import Bound
+from storebench.settings.words import Limit
 from tests.support.profiled import profile
 
 DATA = """\
@@ -66,7 +66,7 @@ def test_a_training_script_is_profiled_unedited(tmp_path: Path, data_root: Path)
     assert (report["workers"], report["epochs"]) == (2, 3)
     assert report["steps"] >= 72
     if report["shares"]["without a core"] < 0.2:  # else other programs are part of what was measured
-        assert report["bound"] in {Bound.TRANSFORM, Bound.FEW_WORKERS, Bound.STARTUP}, report["text"]
+        assert report["bound"] in {Limit.TRANSFORM, Limit.WORKERS, Limit.STARTUP}, report["text"]
         assert report["gain"] > 1.3
     assert set(report["parts_s"]) >= {"dataset", "collate", "pickling", "receiving"}
     assert len(report["text"].splitlines()) <= 12

@@ -15,7 +15,8 @@ from torch.utils.data import DataLoader, Dataset
 import storebench
 from storebench.profiling import torch_loaders
 from storebench.profiling.loops import Loops
-from storebench.profiling.profile_report import Bound, home_of
+from storebench.profiling.profile_report import home_of
+from storebench.settings.words import Limit
 
 
 class Photos(Dataset[Any]):
@@ -69,7 +70,7 @@ class DataLoaderX(DataLoader[Any]):
 def loops(monkeypatch: pytest.MonkeyPatch) -> Loops:
     """Watch the loaders of a test alone, as those of a script."""
     loops = Loops()
-    loops.begin_script(has_ceiling=False)
+    loops.begin_script()
     monkeypatch.setattr(torch_loaders, "loops", loops)
     return loops
 
@@ -119,7 +120,7 @@ def test_the_loader_whose_waits_cost_most_is_named(
     assert verdict is not None
     report, recorder = verdict
     assert report.loader.endswith(", Slow")
-    assert report.bound is not Bound.COMPUTE
+    assert report.bound is not Limit.COMPUTE
     assert report.wait_frac > 0.5
     assert next(iter(report.others_s)).endswith(", Photos")
     assert report.script_frac is not None
@@ -144,7 +145,7 @@ def test_a_thread_that_reads_ahead_is_no_loop(is_begun_there: bool, loops: Loops
         time.sleep(0.02)
     verdict = loops.verdict()
     assert verdict is not None
-    assert verdict[0].bound is Bound.AHEAD
+    assert verdict[0].bound is Limit.AHEAD
 
 
 def test_around_a_thread_that_reads_ahead_the_loop_is_seen() -> None:
@@ -153,7 +154,7 @@ def test_around_a_thread_that_reads_ahead_the_loop_is_seen() -> None:
         time.sleep(0.02)
     report = profiled.report()
     assert report.steps == 40
-    assert report.bound is Bound.COMPUTE
+    assert report.bound is Limit.COMPUTE
     assert report.unseen == ("the inside of the loader (a thread reads its batches ahead)",)
 
 
@@ -183,7 +184,7 @@ def test_an_iterator_for_each_step_is_the_start_of_epochs(loops: Loops) -> None:
         step()
     verdict = loops.verdict()
     assert verdict is not None
-    assert verdict[0].bound is Bound.STARTUP, str(verdict[0])
+    assert verdict[0].bound is Limit.STARTUP, str(verdict[0])
 
 
 def test_the_folder_is_that_of_nearly_all_images() -> None:

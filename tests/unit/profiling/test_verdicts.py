@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from storebench.profiling.batch_times import BatchTimes, ProcessCounters
-from storebench.profiling.profile_report import Bound, ProfileReport
+from storebench.profiling.profile_report import ProfileReport
 from storebench.profiling.recorder import LoopStep, Recorder
 from storebench.profiling.stacks import CodeLine, Seen
 from storebench.profiling.verdict import report_of
+from storebench.settings.words import Limit
 
 S = 1_000_000_000
 
@@ -145,157 +146,157 @@ OPEN = 'with h5py.File(self.path) as file: image = file["images"][index]'
 SORT = 'key = sorted(file["images"].keys())[index]'
 
 # The limit, and the gain within 3%.
-CASES: dict[str, tuple[Loop, Bound, float]] = {
-    "compute": (Loop(dataset_s=0.010, loop_s=0.030), Bound.COMPUTE, 6.0),
-    "decode": (Loop(dataset_s=0.040, loop_s=0.004), Bound.TRANSFORM, 5.0),
+CASES: dict[str, tuple[Loop, Limit, float]] = {
+    "compute": (Loop(dataset_s=0.010, loop_s=0.030), Limit.COMPUTE, 6.0),
+    "decode": (Loop(dataset_s=0.040, loop_s=0.004), Limit.TRANSFORM, 5.0),
     "decode that takes cores from the loop": (
         Loop(dataset_s=0.040, loop_s=0.030, loop_cpu_s=0.020, loop_delayed_s=0.012),
-        Bound.TRANSFORM,
+        Limit.TRANSFORM,
         30 / 18,
     ),
-    "storage": (Loop(blocked_s=0.040, loop_s=0.004, line="read", io_waits=90), Bound.STORAGE, 5.0),
-    "a network": (Loop(blocked_s=0.040, loop_s=0.004, line="ask(index)"), Bound.WAITING, 5.0),
-    "a network, no workers": (Loop(workers=0, blocked_s=0.016, loop_s=0.004), Bound.WAITING, 5.0),
+    "storage": (Loop(blocked_s=0.040, loop_s=0.004, line="read", io_waits=90), Limit.STORAGE, 5.0),
+    "a network": (Loop(blocked_s=0.040, loop_s=0.004, line="ask(index)"), Limit.WAITING, 5.0),
+    "a network, no workers": (Loop(workers=0, blocked_s=0.016, loop_s=0.004), Limit.WAITING, 5.0),
     "a lock among four workers": (
         Loop(workers=4, blocked_s=0.080, loop_s=0.002, line=LOCK),
-        Bound.LOCK,
+        Limit.LOCK,
         4.0,
     ),
-    "collate": (Loop(collate_s=0.040, loop_s=0.004), Bound.COLLATE, 5.0),
+    "collate": (Loop(collate_s=0.040, loop_s=0.004), Limit.COLLATE, 5.0),
     "a collate that pads small batches": (
         Loop(batch=4, dataset_s=0.02, collate_s=0.3, pickling_s=0.001, receive_s=0.01, loop_s=0.05),
-        Bound.COLLATE,
+        Limit.COLLATE,
         2.67,
     ),
     "small batches": (
         Loop(workers=1, batch=1, dataset_s=0.0001, collate_s=0.0001, pickling_s=0.0008, receive_s=0.0004),
-        Bound.SMALL_BATCHES,
+        Limit.SMALL_BATCHES,
         7.7,
     ),
     "many tensors": (
         Loop(workers=1, pickling_s=0.030, receive_s=0.030, loop_s=0.001, tensors=240),
-        Bound.HANDOFF,
+        Limit.HANDOFF,
         22.0,
     ),
-    "pinning": (Loop(dataset_s=0.002, pin_s=0.020, loop_s=0.005), Bound.PINNING, 4.0),
-    "no workers": (Loop(workers=0, dataset_s=0.020, loop_s=0.020), Bound.FEW_WORKERS, 2.0),
-    "too few workers": (Loop(workers=1, dataset_s=0.030, loop_s=0.010), Bound.FEW_WORKERS, 2.0),
+    "pinning": (Loop(dataset_s=0.002, pin_s=0.020, loop_s=0.005), Limit.PINNING, 4.0),
+    "no workers": (Loop(workers=0, dataset_s=0.020, loop_s=0.020), Limit.WORKERS, 2.0),
+    "too few workers": (Loop(workers=1, dataset_s=0.030, loop_s=0.010), Limit.WORKERS, 2.0),
     "too many workers": (
         Loop(workers=16, dataset_s=0.001, loop_s=0.010, start_s=1.0, epochs=4, steps=40),
-        Bound.MANY_WORKERS,
+        Limit.MANY_WORKERS,
         # Of 0.4 s of loops and 1.0 s of a start, fifteen sixteenths of the start are saved.
         1.4 / (1.4 - 15 / 16),
     ),
     "starts": (
         Loop(dataset_s=0.001, loop_s=0.010, start_s=0.5, epochs=4, steps=50),
-        Bound.STARTUP,
+        Limit.STARTUP,
         4.0 / (4.0 - 1.5),
     ),
     "ends": (
         Loop(dataset_s=0.001, loop_s=0.010, ends_s=0.5, epochs=4, steps=50),
-        Bound.STARTUP,
+        Limit.STARTUP,
         4.0 / (4.0 - 1.5),
     ),
     "starts of one epoch": (
         Loop(dataset_s=0.001, loop_s=0.010, start_s=0.5, steps=50),
-        Bound.STARTUP,
+        Limit.STARTUP,
         2.0,
     ),
     "starts of one epoch, which decodes": (
         Loop(dataset_s=0.020, loop_s=0.005, start_s=2.0, steps=50),
-        Bound.TRANSFORM,
+        Limit.TRANSFORM,
         2.5 / 2.25,
     ),
     "a collate that pads, no workers": (
         Loop(workers=0, dataset_s=0.020, collate_s=0.100, loop_s=0.010),
-        Bound.COLLATE,
+        Limit.COLLATE,
         13 / 3,
     ),
     "starts of workers that persist": (
         Loop(dataset_s=0.001, loop_s=0.010, start_s=2.0, epochs=4, steps=50, persists=True),
-        Bound.STARTUP,
+        Limit.STARTUP,
         2.0,
     ),
     "starts of a generator": (
         Loop(workers=0, dataset_s=0.0001, loop_s=0.010, start_s=0.5, epochs=2, steps=50, is_generator=True),
-        Bound.STARTUP,
+        Limit.STARTUP,
         2.0,
     ),
     "workers that fill an empty queue are no start": (
         Loop(dataset_s=0.400, loop_s=0.300, epochs=2, steps=8),
-        Bound.COMPUTE,
+        Limit.COMPUTE,
         1.4,
     ),
     "an iterator for each step": (
         Loop(dataset_s=0.017, loop_s=0.020, start_s=0.200, steps=1, epochs=30),
-        Bound.STARTUP,
+        Limit.STARTUP,
         237 / 20,
     ),
     "an iterator for each step, no workers": (
         Loop(workers=0, dataset_s=0.020, loop_s=0.020, steps=1, epochs=30),
-        Bound.TRANSFORM,
+        Limit.TRANSFORM,
         2.0,
     ),
-    "stalls": (Loop(dataset_s=0.002, loop_s=0.010, makes_s={50: 1.03}), Bound.STALLS, 2.0),
+    "stalls": (Loop(dataset_s=0.002, loop_s=0.010, makes_s={50: 1.03}), Limit.STALLS, 2.0),
     "stalls beyond usual waits": (
         Loop(workers=0, blocked_s=0.040, loop_s=0.004, makes_s=dict.fromkeys((20, 40, 60, 80), 1.2)),
-        Bound.STALLS,
+        Limit.STALLS,
         9.2 / 4.4,
     ),
     "waits that are no stalls: short": (
         Loop(dataset_s=0.001, loop_s=0.001, makes_s={20: 0.035, 50: 0.035, 80: 0.035}),
-        Bound.WAITING,
+        Limit.WAITING,
         2.0,
     ),
     "a slow first step, no workers": (
         Loop(workers=0, dataset_s=0.001, loop_s=0.020, loops_s=SLOW_FIRST),
-        Bound.COMPUTE,
+        Limit.COMPUTE,
         6.08 / 0.1,
     ),
-    "a slow first step": (Loop(dataset_s=0.002, loop_s=0.020, loops_s=SLOW_FIRST), Bound.COMPUTE, 60.0),
+    "a slow first step": (Loop(dataset_s=0.002, loop_s=0.020, loops_s=SLOW_FIRST), Limit.COMPUTE, 60.0),
     "a slow first step, after a slow start": (
         Loop(dataset_s=0.002, loop_s=0.020, loops_s=SLOW_FIRST, start_s=1.6, steps=50),
-        Bound.COMPUTE,
+        Limit.COMPUTE,
         6.58 / 1.7,
     ),
     "a cache that the first epoch fills": (
         Loop(workers=0, dataset_s=0.002, loop_s=0.006, first_epoch=24.0, epochs=20),
-        Bound.TRANSFORM,
+        Limit.TRANSFORM,
         8 / 6,
     ),
     "an evaluation every 40 steps": (
         Loop(workers=0, blocked_s=0.050, loop_s=0.0125, every=40, then_s=1.9, steps=400),
-        Bound.FEW_WORKERS,
+        Limit.WORKERS,
         1.56,
     ),
     "a slow sample in fifty": (
         Loop(dataset_s=0.010, loop_s=0.050, slow=6, slow_s=0.600, steps=120),
-        Bound.SLOW_SAMPLES,
+        Limit.SLOW_SAMPLES,
         2.48,
     ),
     "a file opened for each sample": (
         Loop(dataset_s=0.040, loop_s=0.004, line=OPEN),
-        Bound.REPEATED,
+        Limit.REPEATED,
         5.0,
     ),
-    "keys sorted for each sample": (Loop(dataset_s=0.040, loop_s=0.004, line=SORT), Bound.REPEATED, 5.0),
-    "a list walked for each sample": (Loop(dataset_s=0.040, loop_s=0.004, line=WALK), Bound.REPEATED, 5.0),
+    "keys sorted for each sample": (Loop(dataset_s=0.040, loop_s=0.004, line=SORT), Limit.REPEATED, 5.0),
+    "a list walked for each sample": (Loop(dataset_s=0.040, loop_s=0.004, line=WALK), Limit.REPEATED, 5.0),
     "a list walked in two lines": (
         Loop(dataset_s=0.040, loop_s=0.004, line=TWO_LINES),
-        Bound.REPEATED,
+        Limit.REPEATED,
         5.0,
     ),
     "a line that decodes": (
         Loop(dataset_s=0.040, loop_s=0.004, line="images = [decode(path) for path in paths]"),
-        Bound.TRANSFORM,
+        Limit.TRANSFORM,
         5.0,
     ),
     "a loader whose inside is not seen": (
         Loop(workers=0, dataset_s=0.040, loop_s=0.010, is_opaque=True),
-        Bound.LOADER,
+        Limit.LOADER,
         5.0,
     ),
-    "too few steps": (Loop(dataset_s=0.040, steps=4), Bound.UNKNOWN, 1.0),
+    "too few steps": (Loop(dataset_s=0.040, steps=4), Limit.UNKNOWN, 1.0),
 }
 
 
