@@ -29,7 +29,6 @@ def plan(
             " NAME=RATE, in images/s.",
         ),
     ],
-    model: Annotated[str | None, typer.Option(help="The network, unless NAME:MODEL names it.")] = None,
     workers: Annotated[
         int | None,
         typer.Option(
@@ -83,7 +82,7 @@ def plan(
         accelerator = re.sub(r"^([^=]+):([1-9][0-9]*)(=.+)$", r"\1\3:\2", accelerator.strip())
         counted = re.fullmatch(r"(.+):([1-9][0-9]*)", accelerator)
         name, count = (counted[1], int(counted[2])) if counted else (accelerator, 1)
-        profile = find_accelerator(f"{name}:{model}" if model else name)
+        profile = find_accelerator(name)
         from storebench.analysis.checks.records import read_results
         from storebench.analysis.plan.plan import plan as planned
         from storebench.analysis.plan.words import errors, facts, load, sentence, table

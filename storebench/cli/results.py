@@ -2,7 +2,6 @@
 
 import dataclasses
 import io
-import itertools
 import json
 import shlex
 import shutil
@@ -38,12 +37,6 @@ def report(
         list[str] | None,
         accelerator_option("Mark this accelerator on the roofline, and say which stores feed it"),
     ] = None,
-    request_price: Annotated[
-        float | None,
-        typer.Option(
-            min=0, help="Price of a million requests: tables of object stores say what a million images cost."
-        ),
-    ] = None,
     plots: Annotated[
         bool, typer.Option("--plots", help="Write each plot of the page as an SVG and a PNG file as well.")
     ] = False,
@@ -62,7 +55,6 @@ def report(
             out,
             allow_invalid=allow_invalid,
             accelerators=named,
-            request_price=request_price,
             plots=plots,
         )
         if as_json:
@@ -218,10 +210,8 @@ def trace(
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")] = Path("trace.json"),
     cell: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Cell id, or a backend that only one cell has; may be repeated. [default: the first cell]"
-        ),
+        str | None,
+        typer.Option(help="Cell id, or a backend that only one cell has. [default: the first cell]"),
     ] = None,
     replicate: Annotated[
         int | None, typer.Option(min=0, help="Number of the replicate. [default: the first]")
@@ -232,9 +222,8 @@ def trace(
 ) -> None:
     """Write the timeline of an epoch for Perfetto.
 
-    The file is in Chrome's trace format; open it at ui.perfetto.dev. With several --cell, the cells are shown side by
-    side. Beside the spans of each step it holds the payload, the bytes that the device delivered, read calls and
-    faults.
+    The file is in Chrome's trace format; open it at ui.perfetto.dev. Beside the spans of each step it holds the
+    payload, the bytes that the device delivered, read calls and faults.
     """
     with exit_codes():
         from storebench.analysis.checks.records import read_run
@@ -242,21 +231,17 @@ def trace(
         from storebench.system.whole_files import write_whole
 
         records = read_run(run)
-        names: list[str | None] = list(dict.fromkeys(cell)) if cell else [None]
-        chosen = [choose_record(records, name, replicate=replicate, epoch=epoch) for name in names]
-        pids = itertools.accumulate((record.cell.ranks for record in chosen), initial=1)
-        traces = [trace_events(record, run, pid) for record, pid in zip(chosen, pids, strict=False)]
-        events = [event for timeline in traces for event in timeline]
+        record = choose_record(records, cell, replicate=replicate, epoch=epoch)
+        events = trace_events(record, run)
         write_whole(out, json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
         put(str(out))
-        for record, timeline in zip(chosen, traces, strict=True):
-            say(
-                f"cell {record.cell.cell_id}: {record.cell.backend.name}, replicate {record.replicate}, "
-                f"epoch {record.epoch}: {len(timeline):,} events"
-            )
+        say(
+            f"cell {record.cell.cell_id}: {record.cell.backend.name}, replicate {record.replicate}, "
+            f"epoch {record.epoch}: {len(events):,} events"
+        )
         cells = len({record.cell.cell_id for record in records})
         if not cell and cells > 1:
-            say(f"this is one of {cells} cells; --cell chooses another, and may be repeated")
+            say(f"this is one of {cells} cells; --cell chooses another")
 
 
 def check(

@@ -29,11 +29,10 @@ def write_report(
     *,
     allow_invalid: bool = False,
     accelerators: Sequence[Accelerator] = (),
-    request_price: float | None = None,
     plots: bool = False,
 ) -> Report:
     """Write the report of `results` into the folder `out`."""
-    content = content_of(read_results(results, allow_invalid=allow_invalid), accelerators, request_price)
+    content = content_of(read_results(results, allow_invalid=allow_invalid), accelerators)
     return Report(content=content, files=write_content(content, out, plots=plots))
 
 

@@ -127,10 +127,7 @@ class Content:
         return every_cell(self.cells)
 
 
-def content_of(
-    results: Results, accelerators: Sequence[Accelerator] = (), request_price: float | None = None
-) -> Content:
-    """Return the content of a report; `request_price` is the price of a million requests to a server."""
+def content_of(results: Results, accelerators: Sequence[Accelerator] = ()) -> Content:
     cells, records = results.cells, results.records
     machines = {r.environment.key: r.environment for r, _ in records if r.environment is not None}
     sound = [cell for cell in cells if not cell.invalid] or cells
@@ -160,7 +157,6 @@ def content_of(
                 limits,
                 accelerators,
                 anchors,
-                request_price,
                 leads=key == lead,
             )
             for key, group in groups.items()
@@ -216,7 +212,6 @@ def _section(
     limits: Mapping[tuple[str, str], Bottleneck],
     accelerators: Sequence[Accelerator],
     anchors: Mapping[tuple[CellSummary, ...], str],
-    request_price: float | None,
     *,
     leads: bool,
 ) -> Section:
@@ -230,7 +225,7 @@ def _section(
     if not tables:
         tables = [panel_table(panel, limits, varying) for panel in panels(cells)]
     more = [feeding_table(part, accelerators) for part in (roofs[:1], roofs[1:]) if part]
-    more += [table for table in [point_table(roofs), request_table(cells, limits, request_price)] if table]
+    more += [table for table in [point_table(roofs), request_table(cells, limits)] if table]
     more += [*map(ladder_table, ladders(listed)), *rank_tables(cells)]
     more += [table for table in [order_table(cells)] if table]
     # The codecs of the first panel in which one container has several.

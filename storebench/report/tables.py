@@ -199,15 +199,8 @@ def order_table(cells: Sequence[CellSummary]) -> Table | None:
     return make_table("order", caption, columns, list(reading.values())) if reading else None
 
 
-def request_table(
-    cells: Sequence[CellSummary],
-    limits: Mapping[tuple[str, str], Bottleneck],
-    price: float | None,
-) -> Table | None:
-    """Return the requests that servers answered; None without such cells.
-
-    `price` is that of a million requests.
-    """
+def request_table(cells: Sequence[CellSummary], limits: Mapping[tuple[str, str], Bottleneck]) -> Table | None:
+    """Return the requests that servers answered; None without such cells."""
     there = [cell for cell in cells if cell.cell.place.remote and cell.usable and not cell.is_null]
     asked = sorted(there, key=lambda cell: cell.cell.place)
     if not asked:
@@ -229,11 +222,6 @@ def request_table(
         )
         return round(images * requests / read) if images and requests and read else None
 
-    def images_price(cell: CellSummary) -> float | None:
-        requests, images = cell.median("remote_count"), cell.median("samples")
-        is_sold = requests and images and price is not None and cell.cell.place.kind == "s3"
-        return requests / images * price if is_sold else None  # type: ignore[operator]
-
     def sent_over_used(cell: CellSummary) -> float | None:
         sent, used = cell.median("served_sent_bytes"), cell.median("payload_bytes")
         return sent / used if sent and used else None
@@ -243,7 +231,6 @@ def request_table(
         column("place", "place", lambda c: place_words(c.cell.place)),
         column("workers", "workers", lambda c: c.cell.workers),
         column("images/s", "samples_per_s", lambda c: c.median("samples_per_s")),
-        *([] if price is None else [column("price of 10^6 images", "million_images_price", images_price)]),
         column("limited by", "bottleneck", lambda c: limit_words(limits.get(c.key))),
         column("first byte", "first_byte_ms", lambda c: c.fact("place_first_byte_ms"), _milliseconds_of),
         column("p50", "request_p50_ms", lambda c: c.median("remote_p50_ms"), _milliseconds_of),

@@ -90,8 +90,8 @@ def _listed(cells: Mapping[str, Cell]) -> str:
     return ", ".join([*labels, *([f"and {more} more"] if more > 0 else [])])
 
 
-def trace_events(record: Record, run: Path, first_pid: int = 1) -> list[Event]:
-    """Return the events of an epoch; each rank is a process of its own, and they are numbered from `first_pid` on."""
+def trace_events(record: Record, run: Path) -> list[Event]:
+    """Return the events of an epoch; each rank is a process of its own, and they are numbered from 1 on."""
     ranks = _steps(record, run)
     origin = min(min(step["start_ns"], step["fetch_start_ns"]) for steps in ranks for step in steps)
     cell = record.cell
@@ -101,8 +101,8 @@ def trace_events(record: Record, run: Path, first_pid: int = 1) -> list[Event]:
         f"{cell.data.name} from {cell.backend.name}, {cell.cache}, {loading}, replicate {record.replicate}"
     )
     events: list[Event] = []
-    for rank, steps in enumerate(ranks):
-        pid, of_ranks = first_pid + rank, f", rank {rank} of {len(ranks)}" * (len(ranks) > 1)
+    for pid, steps in enumerate(ranks, start=1):
+        of_ranks = f", rank {pid - 1} of {len(ranks)}" * (len(ranks) > 1)
         process: Event = {"ph": "M", "name": "process_name", "args": {"name": title + of_ranks}}
         events += [{**event, "pid": pid} for event in (process, *_rank_events(steps, origin, pid))]
     return events

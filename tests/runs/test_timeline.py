@@ -192,26 +192,6 @@ def test_counters_beside_the_spans_are_those_of_the_steps(
         assert [one[column] for one in fetched] == steps[column].tolist(), column
 
 
-def test_two_cells_stand_side_by_side_in_one_trace(
-    six: tuple[Path, list[dict[str, Any]]], bench: Bench, tmp_path: Path
-) -> None:
-    run, _ = six
-    target = tmp_path / "two.json"
-    lmdb_id = choose_record(read_records(run), "lmdb").cell.cell_id
-    done = bench.cli("trace", run, "-o", target, "--cell", "png", "--cell", lmdb_id[:6])
-    assert done.returncode == 0, done.stderr
-    found: list[Event] = json.loads(target.read_text())["traceEvents"]
-    titles = {event["pid"]: event["args"]["name"] for event in found if event["name"] == "process_name"}
-    assert list(titles) == [1, 2]
-    assert "from png" in titles[1]
-    assert "from lmdb" in titles[2]
-    for number in titles:
-        assert min(event["ts"] for event in found if event["pid"] == number and "ts" in event) == 0
-    arrows = [(event["id"], event["pid"]) for event in found if event["ph"] == "s"]
-    assert len({arrow for arrow, _ in arrows}) == len(arrows)
-    assert {pid for _, pid in arrows} == {1, 2}
-
-
 def test_a_name_that_several_cells_have_is_refused_with_their_ids(traced: tuple[Path, Record]) -> None:
     _, record = traced
     cells = [dataclasses.replace(record.cell, workers=workers) for workers in (0, 2)]

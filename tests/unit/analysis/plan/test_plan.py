@@ -152,7 +152,7 @@ def test_errors_stand_once_per_kind_and_what_is_not_real_is_named(run: Path, cli
 REFUSED: list[tuple[str, int, str]] = [
     ("--accelerator a100:0", 2, "no count of accelerators can be 0"),
     ("--accelerator gpu=100:-3", 2, "'100:-3' is no rate of an accelerator"),
-    ("--accelerator a100 --model lenet", 2, "no accelerator is called 'a100:lenet'"),
+    ("--accelerator a100:lenet", 2, "no accelerator is called 'a100:lenet'"),
     ("--accelerator a100 --memory nan", 2, "--memory: must be"),
     ("--accelerator a100 --iops 0", 2, "--iops: must be more than 0"),
     ("--accelerator a100 --dataset mnist", 3, "no cell of 'mnist' has figures. These runs have imagenet."),
