@@ -3,7 +3,7 @@
 import csv
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from storebench.accelerators import Accelerator
@@ -91,28 +91,44 @@ def to_csv(tables: Sequence[Table]) -> str:
     return text.getvalue()
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Listed:
-    """One cell of a panel's table."""
+_cell = Column[CellSummary]
 
-    cell: CellSummary
-    panel: Panel
-    limit: Bottleneck | None
+Value = Callable[[CellSummary], float | None]
 
-    @property
-    def ratio(self) -> Ratio | None:
-        return self.panel.ratio(self.cell)
 
-    @property
-    def told(self) -> str:
-        base = self.panel.base
-        if self.cell is base:
-            return "base"
-        return "" if base is None or self.cell.is_null else verdict_words(self.ratio, self.cell, base)
+def _median(name: str, factor: float = 1.0) -> Value:
+    return lambda cell: None if (value := cell.median(name)) is None else value * factor
 
-    def stored(self, name: str) -> Any:
-        """Return a fact of its store; the null cell has none."""
-        return None if self.cell.is_null else self.cell.fact(name)
+
+def _over(name: str, divisor: str, factor: float = 1.0) -> Value:
+    """Return one median over another, where there are both."""
+
+    def ratio(cell: CellSummary) -> float | None:
+        value, by = cell.median(name), cell.median(divisor)
+        return value * factor / by if value is not None and by else None
+
+    return ratio
+
+
+def _cells_table(
+    kind: str,
+    caption: str,
+    columns: Sequence[Column[T]],
+    items: Sequence[T],
+    cell_of: Callable[[T], CellSummary],
+    **more: Any,
+) -> Table:
+    """Return a table whose rows are cells: marked for people, identified for programs."""
+    identity = [
+        Column[T]("", "environment_key", lambda item: cell_of(item).environment_key),
+        Column[T]("", "cell_id", lambda item: cell_of(item).cell.cell_id),
+    ]
+    marks = tuple(mark(cell_of(item)) for item in items)
+    return make_table(kind, caption, [*columns, *identity], items, marks=marks, **more)
+
+
+def _itself(cell: CellSummary) -> CellSummary:
+    return cell
 
 
 def io_table(
@@ -122,7 +138,6 @@ def io_table(
     anchor: str = "",
 ) -> Table:
     """Return the table of the storage below the stores of panels of one dataset; `varying` fields are named."""
-    column: type[Column[CellSummary]] = Column
     cells = [cell for panel in panels for cell in panel.measured]
     cells.sort(key=lambda cell: backend_rank(cell.backend))
     varying |= varying_fields(cells)
@@ -132,48 +147,39 @@ def io_table(
         differing = [word for word in words[cell] if not all(word in other for other in words.values())]
         return ", ".join([backend_label(cell.backend), *(differing if len(panels) > 1 else ())])
 
-    def median(name: str, factor: float = 1.0) -> Callable[[CellSummary], float | None]:
-        return lambda cell: None if (value := cell.median(name)) is None else value * factor
-
-    def over(name: str, divisor: str, factor: float = 1.0) -> Callable[[CellSummary], float | None]:
-        def ratio(cell: CellSummary) -> float | None:
-            value, by = cell.median(name), cell.median(divisor)
-            return value * factor / by if value is not None and by else None
-
-        return ratio
-
     def single(name: str) -> Callable[[CellSummary], float | None]:
         return lambda cell: (cell.fact("single_requests") or {}).get(name)
 
     columns = [
-        column("store", "", store),
-        column("", "setting", lambda c: setting_label(c, varying)),
-        column("", "backend", lambda c: c.backend),
-        column("samples, MiB/s", "", median("payload_bytes_per_s", 2.0**-20)),
-        column("", "payload_bytes_per_s", median("payload_bytes_per_s")),
-        column("limited by", "bottleneck", lambda c: limits[c.key].limit if c.key in limits else None),
-        column("device, MiB/s", "", over("device_read_bytes", "epoch_s", 2.0**-20)),
-        column("", "device_read_bytes", median("device_read_bytes")),
-        column("device reads/s", "device_reads_per_s", over("block_device_reads", "epoch_s")),
-        column("bytes each", "request_bytes", over("block_device_read_bytes", "block_device_reads"), size),
-        column("read p50", "read_1_p50_s", single("read_1_p50_s"), duration),
-        column("read p99", "read_1_p99_s", single("read_1_p99_s"), duration),
-        column("", "read_16_p50_s", single("read_16_p50_s")),
-        column("", "read_16_p99_s", single("read_16_p99_s")),
-        column("", "open_1_per_s", single("open_1_per_s")),
-        column("opens/s", "open_16_per_s", single("open_16_per_s")),
-        column("cold opens/s", "open_16_cold_per_s", single("open_16_cold_per_s")),
-        column("amplification", "read_amplification", median("read_amplification")),
-        column("", "requests_per_s", lambda c: c.requests_per_s),
-        column("", "data_wait_p50_s", median("data_wait_p50_ns", 1e-9)),
-        column("", "data_wait_p99_s", median("data_wait_p99_ns", 1e-9)),
-        *_identity(lambda c: c),
+        _cell("store", "", store),
+        _cell("", "setting", lambda c: setting_label(c, varying)),
+        _cell("", "backend", lambda c: c.backend),
+        _cell("samples, MiB/s", "payload_bytes_per_s", _median("payload_bytes_per_s"), _mebibytes),
+        _cell("limited by", "bottleneck", lambda c: limits[c.key].limit if c.key in limits else None),
+        _cell("device, MiB/s", "", _over("device_read_bytes", "epoch_s", 2.0**-20)),
+        _cell("", "device_read_bytes", _median("device_read_bytes")),
+        _cell("device reads/s", "device_reads_per_s", _over("block_device_reads", "epoch_s")),
+        _cell("bytes each", "request_bytes", _over("block_device_read_bytes", "block_device_reads"), size),
+        _cell("read p50", "read_1_p50_s", single("read_1_p50_s"), duration),
+        _cell("read p99", "read_1_p99_s", single("read_1_p99_s"), duration),
+        _cell("", "read_16_p50_s", single("read_16_p50_s")),
+        _cell("", "read_16_p99_s", single("read_16_p99_s")),
+        _cell("", "open_1_per_s", single("open_1_per_s")),
+        _cell("opens/s", "open_16_per_s", single("open_16_per_s")),
+        _cell("cold opens/s", "open_16_cold_per_s", single("open_16_cold_per_s")),
+        _cell("amplification", "read_amplification", _median("read_amplification")),
+        _cell("", "requests_per_s", lambda c: c.requests_per_s),
+        _cell("", "data_wait_p50_s", _median("data_wait_p50_ns", 1e-9)),
+        _cell("", "data_wait_p99_s", _median("data_wait_p99_ns", 1e-9)),
     ]
     # An empty column stays in the file, whose columns are those of all such tables.
-    columns = [one if any(map(one.shown, cells)) else replace(one, head="") for one in columns]
+    columns = [column if any(map(column.shown, cells)) else replace(column, head="") for column in columns]
     caption = f"{common_setting(cells)}. What the storage delivers"
-    marks = tuple(map(mark, cells))
-    return make_table("io", caption, columns, cells, anchor=anchor, marks=marks, notes=(_READS_NOTE,))
+    return _cells_table("io", caption, columns, cells, _itself, anchor=anchor, notes=(_READS_NOTE,))
+
+
+def _mebibytes(value: float | None) -> str:
+    return "" if value is None else number(value * 2.0**-20)
 
 
 def limit_words(limit: Bottleneck | None) -> str:
@@ -183,15 +189,12 @@ def limit_words(limit: Bottleneck | None) -> str:
 
 def order_table(cells: Sequence[CellSummary]) -> Table | None:
     """Return the table of the orders that readers choose themselves, and how random they are; None without any."""
-    column: type[Column[CellSummary]] = Column
     reading = {cell.backend: cell for cell in cells if cell.cell.backend.native_order and cell.usable}
     columns = [
-        column("store", "backend", lambda c: c.backend, backend_label),
-        column("samples in the buffer", "order_buffer_samples", lambda c: c.median("order_buffer_samples")),
-        column("displacement", "order_displacement", lambda c: c.median("order_displacement")),
-        column(
-            "neighbours kept", "order_neighbours_kept", lambda c: c.median("order_neighbours_kept"), percent
-        ),
+        _cell("store", "backend", lambda c: c.backend, backend_label),
+        _cell("samples in the buffer", "order_buffer_samples", _median("order_buffer_samples")),
+        _cell("displacement", "order_displacement", _median("order_displacement")),
+        _cell("neighbours kept", "order_neighbours_kept", _median("order_neighbours_kept"), percent),
     ]
     caption = (
         f"{dataset_label(cells[0])}. Own orders; a uniform shuffle has displacement 1 and keeps no neighbours"
@@ -205,14 +208,6 @@ def request_table(cells: Sequence[CellSummary], limits: Mapping[tuple[str, str],
     asked = sorted(there, key=lambda cell: cell.cell.place)
     if not asked:
         return None
-    column: type[Column[CellSummary]] = Column
-
-    def rate(name: str, factor: float = 1.0) -> Callable[[CellSummary], float | None]:
-        def per_s(cell: CellSummary) -> float | None:
-            value, took = cell.median(name), cell.median("epoch_s")
-            return value * factor / took if value is not None and took else None
-
-        return per_s
 
     def an_epoch(cell: CellSummary) -> float | None:
         requests, read, images = (
@@ -222,32 +217,27 @@ def request_table(cells: Sequence[CellSummary], limits: Mapping[tuple[str, str],
         )
         return round(images * requests / read) if images and requests and read else None
 
-    def sent_over_used(cell: CellSummary) -> float | None:
-        sent, used = cell.median("served_sent_bytes"), cell.median("payload_bytes")
-        return sent / used if sent and used else None
-
+    sent_over_used = _over("served_sent_bytes", "payload_bytes")
     columns = [
-        column("store", "backend", lambda c: c.backend, backend_label),
-        column("place", "place", lambda c: place_words(c.cell.place)),
-        column("workers", "workers", lambda c: c.cell.workers),
-        column("images/s", "samples_per_s", lambda c: c.median("samples_per_s")),
-        column("limited by", "bottleneck", lambda c: limit_words(limits.get(c.key))),
-        column("first byte", "first_byte_ms", lambda c: c.fact("place_first_byte_ms"), _milliseconds_of),
-        column("p50", "request_p50_ms", lambda c: c.median("remote_p50_ms"), _milliseconds_of),
-        column("p99", "request_p99_ms", lambda c: c.median("remote_p99_ms"), _milliseconds_of),
-        column("in flight", "in_flight", lambda c: c.median("remote_in_flight")),
-        column("MB/s", "received_mb_per_s", rate("remote_received_bytes", 1e-6)),
-        column("sent / used", "server_amplification", sent_over_used),
-        column("", "requests_per_s", lambda c: c.requests_per_s),
-        column("requests an epoch", "requests_per_epoch", an_epoch),
-        *_identity(lambda c: c),
+        _cell("store", "backend", lambda c: c.backend, backend_label),
+        _cell("place", "place", lambda c: place_words(c.cell.place)),
+        _cell("workers", "workers", lambda c: c.cell.workers),
+        _cell("images/s", "samples_per_s", _median("samples_per_s")),
+        _cell("limited by", "bottleneck", lambda c: limit_words(limits.get(c.key))),
+        _cell("first byte", "first_byte_ms", lambda c: c.fact("place_first_byte_ms"), _milliseconds_of),
+        _cell("p50", "request_p50_ms", _median("remote_p50_ms"), _milliseconds_of),
+        _cell("p99", "request_p99_ms", _median("remote_p99_ms"), _milliseconds_of),
+        _cell("in flight", "in_flight", _median("remote_in_flight")),
+        _cell("MB/s", "received_mb_per_s", _over("remote_received_bytes", "epoch_s", 1e-6)),
+        _cell("sent / used", "server_amplification", sent_over_used),
+        _cell("", "requests_per_s", lambda c: c.requests_per_s),
+        _cell("requests an epoch", "requests_per_epoch", an_epoch),
     ]
     caption = f"{dataset_label(asked[0])}: requests to servers"
-    marks = tuple(map(mark, asked))
     seen = [] if all(cell.median("remote_count") for cell in asked) else [_OWN_CLIENT_NOTE]
     counted = [_SENT_NOTE] if any(map(sent_over_used, asked)) else []
     notes = (*copies_pay(cells), *seen, *counted)
-    return make_table("requests", caption, columns, asked, marks=marks, notes=notes)
+    return _cells_table("requests", caption, columns, asked, _itself, notes=notes)
 
 
 def _milliseconds_of(value: float | None) -> str:
@@ -262,70 +252,54 @@ def panel_table(
 ) -> Table:
     """Return the table of one panel: every backend under the same conditions."""
     setting = setting_label(panel.speaker, frozenset(varying))
-    items = [_Listed(cell=cell, panel=panel, limit=limits.get(cell.key)) for cell in panel.listed]
+    base, null = panel.base, panel.null
     limited = panel.first.cell.cache == CacheState.LIMITED
-    inflated = any(inflation(cell, panel.null) for cell in panel.cells)
-    base = backend_label(panel.base.backend) if panel.base else ""
-    return make_table(
-        "table",
-        f"{dataset_label(panel.first)}: {setting}",
-        _panel_columns(setting, base, limited=limited, inflated=inflated),
-        items,
-        anchor=anchor,
-        marks=tuple(mark(cell) for cell in panel.listed),
-        verdicts=tuple(
-            str(r.verdict) if (r := item.ratio) and r.verdict is not Verdict.UNDECIDED else ""
-            for item in items
-        ),
-    )
+    inflated = any(inflation(cell, null) for cell in panel.cells)
 
+    def times(cell: CellSummary) -> str:
+        return "1" if cell is base else with_interval(panel.ratio(cell))
 
-def _panel_columns(setting: str, base: str, *, limited: bool, inflated: bool) -> list[Column[_Listed]]:
-    column: type[Column[_Listed]] = Column
-    return [
-        column("store", "backend", lambda i: i.cell.backend, backend_label),
-        column("", "setting", lambda _: setting),
-        column("", "cache", lambda i: i.cell.cell.cache),
-        column("images/s", "", lambda i: rate_words(i.cell, with_interval)),
-        column("", "samples_per_s", lambda i: i.cell.interval("samples_per_s"), interval=True),
-        column(f"times {base}", "", lambda i: "1" if i.cell is i.panel.base else with_interval(i.ratio)),
-        column("", "ratio", lambda i: i.ratio, interval=True),
-        column("verdict", "verdict", lambda i: i.told),
-        column("", "rounds", lambda i: i.ratio.rounds if i.ratio else None),
-        column("data wait", "data_wait_frac", lambda i: i.cell.median("data_wait_frac"), percent),
-        column(
-            "bottleneck",
-            "bottleneck",
-            lambda i: limit_words(i.limit),
-        ),
-        column(
-            "CPU per sample", "cpu_s_per_sample", lambda i: i.cell.median("whole_cpu_s_per_sample"), duration
-        ),
-        column("on disk", "bytes_on_disk", lambda i: i.stored("bytes_on_disk"), size),
-        column("build", "build_s", lambda i: i.stored("build_s"), duration),
-        column(
-            "whole epoch" * limited, "whole_samples_per_s", lambda i: i.cell.median("whole_samples_per_s")
-        ),
-        column("compute inflation" * inflated, "", lambda i: inflation(i.cell, i.panel.null)),
-        column("", "compute_inflation", lambda i: getattr(inflation(i.cell, i.panel.null), "mid", None)),
-        column("", "replicates", lambda i: len(i.cell.values("whole_samples_per_s"))),
-        column("", "status", lambda i: "failed" if i.cell.failure else "ok" if i.cell.usable else "no rate"),
-        column("", "upper_bound", lambda i: i.cell.at_most),
-        *_identity(lambda i: i.cell),
+    def told(cell: CellSummary) -> str:
+        if cell is base:
+            return "base"
+        return "" if base is None or cell.is_null else verdict_words(panel.ratio(cell), cell, base)
+
+    def stored(name: str) -> Callable[[CellSummary], Any]:
+        """Return a fact of a cell's store; the null cell has none."""
+        return lambda cell: None if cell.is_null else cell.fact(name)
+
+    columns = [
+        _cell("store", "backend", lambda c: c.backend, backend_label),
+        _cell("", "setting", lambda _: setting),
+        _cell("", "cache", lambda c: c.cell.cache),
+        _cell("images/s", "", lambda c: rate_words(c, with_interval)),
+        _cell("", "samples_per_s", lambda c: c.interval("samples_per_s"), interval=True),
+        _cell(f"times {backend_label(base.backend) if base else ''}", "", times),
+        _cell("", "ratio", panel.ratio, interval=True),
+        _cell("verdict", "verdict", told),
+        _cell("", "rounds", lambda c: ratio.rounds if (ratio := panel.ratio(c)) else None),
+        _cell("data wait", "data_wait_frac", _median("data_wait_frac"), percent),
+        _cell("bottleneck", "bottleneck", lambda c: limit_words(limits.get(c.key))),
+        _cell("CPU per sample", "cpu_s_per_sample", _median("whole_cpu_s_per_sample"), duration),
+        _cell("on disk", "bytes_on_disk", stored("bytes_on_disk"), size),
+        _cell("build", "build_s", stored("build_s"), duration),
+        _cell("whole epoch" * limited, "whole_samples_per_s", _median("whole_samples_per_s")),
+        _cell("compute inflation" * inflated, "", lambda c: inflation(c, null)),
+        _cell("", "compute_inflation", lambda c: getattr(inflation(c, null), "mid", None)),
+        _cell("", "replicates", lambda c: len(c.values("whole_samples_per_s"))),
+        _cell("", "status", lambda c: "failed" if c.failure else "ok" if c.usable else "no rate"),
+        _cell("", "upper_bound", lambda c: c.at_most),
     ]
-
-
-def _identity(cell_of: Callable[[T], CellSummary]) -> list[Column[T]]:
-    return [
-        Column("", "environment_key", lambda item: cell_of(item).environment_key),
-        Column("", "cell_id", lambda item: cell_of(item).cell.cell_id),
-    ]
+    ratios = map(panel.ratio, panel.listed)
+    verdicts = tuple("" if r is None or r.verdict is Verdict.UNDECIDED else str(r.verdict) for r in ratios)
+    caption = f"{dataset_label(panel.first)}: {setting}"
+    return _cells_table("table", caption, columns, panel.listed, _itself, anchor=anchor, verdicts=verdicts)
 
 
 def codec_table(codecs: Sequence[Coded]) -> Table:
     """Return the table of the codecs of one container: size, loss and rate."""
     first = codecs[0].cell
-    column: type[Column[Coded]] = Column
+    column = Column[Coded]
     columns = [
         column("codec", "codec", lambda c: c.name),
         column("bytes per image", "bytes_per_image", lambda c: c.bytes_per_image),
@@ -333,13 +307,10 @@ def codec_table(codecs: Sequence[Coded]) -> Table:
         column("PSNR, dB", "", lambda c: "lossless" if c.lossless else number(c.psnr_db)),
         column("", "psnr_db", lambda c: c.psnr_db),
         column("images/s", "samples_per_s", lambda c: c.images_per_s),
-        column("frontier", "", lambda c: "yes" if c.frontier else ""),
-        column("", "frontier", lambda c: c.frontier),
-        *_identity(lambda c: c.cell),
+        column("frontier", "frontier", lambda c: c.frontier, lambda frontier: "yes" * frontier),
     ]
     caption = f"{dataset_label(first)}: {setting_label(first)}. Codecs in {first.cell.backend.format}"
-    marks = tuple(mark(codec.cell) for codec in codecs)
-    return make_table("codecs", caption, columns, codecs, marks=marks, notes=(_FRONTIER_NOTE,))
+    return _cells_table("codecs", caption, columns, codecs, lambda c: c.cell, notes=(_FRONTIER_NOTE,))
 
 
 def _raw_frac(codec: Coded) -> float:
@@ -389,7 +360,7 @@ def feeding_table(roofs: Sequence[Roofline], accelerators: Sequence[Accelerator]
     curves = [curve for roofline in roofs for curve in roofline.curves]
     loaders = [curve.loader for curve in curves]
     varying = varying_fields(loaders)
-    column: type[Column[Curve]] = Column
+    column = Column[Curve]
     columns = [
         column("backend", "backend", lambda c: c.backend, backend_label),
         column("setting" * (len(roofs) > 1), "setting", lambda c: setting_label(c.loader, varying)),
@@ -400,7 +371,6 @@ def feeding_table(roofs: Sequence[Roofline], accelerators: Sequence[Accelerator]
         column("", "decided", lambda c: c.decided),
         column("", "replicates", lambda c: c.starving.n),
         *(_feeding_column(name, rate) for name, rate in named),
-        *_identity(lambda c: c.loader),
     ]
     sources = tuple(
         f"{profile.title}: {number(profile.images_per_s)} images/s in training, {profile.precision}."
@@ -409,8 +379,7 @@ def feeding_table(roofs: Sequence[Roofline], accelerators: Sequence[Accelerator]
         if profile.source
     )
     caption = f"{common_setting(loaders)}. The fastest accelerator that each store feeds"
-    marks = tuple(mark(cell) for cell in loaders)
-    return make_table("roofline", caption, columns, curves, marks=marks, notes=(_FED_NOTE, *sources))
+    return _cells_table("roofline", caption, columns, curves, lambda c: c.loader, notes=(_FED_NOTE, *sources))
 
 
 def _feeding_column(name: str, rate: float) -> Column[Curve]:
@@ -426,7 +395,7 @@ def point_table(roofs: Sequence[Roofline]) -> Table | None:
     errors = model_errors(points)
     if errors is None:
         return None
-    column: type[Column[Point]] = Column
+    column = Column[Point]
     columns = [
         column("setting", "setting", lambda p: setting_label(p.cell)),
         column("backend", "backend", lambda p: p.cell.backend, backend_label),
@@ -434,16 +403,15 @@ def point_table(roofs: Sequence[Roofline]) -> Table | None:
         column("delivered", "delivered_samples_per_s", lambda p: p.delivered, interval=True),
         column("predicted", "predicted_samples_per_s", lambda p: p.predicted),
         column("error", "error_frac", lambda p: p.error, lambda error: f"{error:+.0%}"),
-        *_identity(lambda p: p.cell),
     ]
     caption = f"{dataset_label(points[0].cell)}: the formula against {len(points)} measured points"
     note = f"Errors of the formula: {percent(errors[0])} at the median, {percent(errors[1])} at most."
-    return make_table("roofline-points", caption, columns, points, notes=(note,))
+    return _cells_table("roofline-points", caption, columns, points, lambda p: p.cell, notes=(note,))
 
 
 def ladder_table(ladder: Sequence[LadderStep]) -> Table:
     """Return the rungs of one ladder with their gains."""
-    column: type[Column[LadderStep]] = Column
+    column = Column[LadderStep]
     columns = [
         column("rung", "rung", lambda s: s.rung.label),
         column("", "backend", lambda s: s.cell.backend),
@@ -451,11 +419,9 @@ def ladder_table(ladder: Sequence[LadderStep]) -> Table:
         column("samples/s", "samples_per_s", lambda s: s.rate, interval=True),
         column("times the rung below", "gain", lambda s: s.gain, interval=True),
         column("times LMDB's own map", "over_plain", lambda s: s.over_plain, interval=True),
-        *_identity(lambda s: s.cell),
     ]
-    cells = [step.cell for step in ladder]
-    marks = tuple(map(mark, cells))
-    return make_table("ladder", f"{common_setting(cells)}: LMDBIO's ladder", columns, ladder, marks=marks)
+    caption = f"{common_setting([step.cell for step in ladder])}: LMDBIO's ladder"
+    return _cells_table("ladder", caption, columns, ladder, lambda s: s.cell)
 
 
 def rank_tables(cells: Sequence[CellSummary]) -> list[Table]:
@@ -489,45 +455,33 @@ def _job_table(jobs: Sequence[CellSummary], cells: Sequence[CellSummary]) -> Tab
         separate = sharing_base(job, cells)
         return None if separate is None or separate is job else rate_ratio(job, separate)
 
-    column: type[Column[CellSummary]] = Column
     columns = [
-        column("setting", "setting", lambda job: setting_label(job, varying)),
-        column("job", "job", job_name),
-        column("samples/s", "samples_per_s", lambda job: job.interval("samples_per_s"), interval=True),
-        column("times one process", "over_one_process", gain, interval=True),
-        column("efficiency", "efficiency_frac", efficiency, percent),
-        column("times without sharing", "over_separate", shared, interval=True),
-        column("wait for slowest", "", lambda job: job.per_step("whole_job_wait_for_slowest_s"), duration),
-        *_identity(lambda job: job),
+        _cell("setting", "setting", lambda job: setting_label(job, varying)),
+        _cell("job", "job", job_name),
+        _cell("samples/s", "samples_per_s", lambda job: job.interval("samples_per_s"), interval=True),
+        _cell("times one process", "over_one_process", gain, interval=True),
+        _cell("efficiency", "efficiency_frac", efficiency, percent),
+        _cell("times without sharing", "over_separate", shared, interval=True),
+        _cell("wait for slowest", "", lambda job: job.per_step("whole_job_wait_for_slowest_s"), duration),
     ]
-    marks = tuple(map(mark, jobs))
-    return make_table("ranks", f"{dataset_label(jobs[0])}: jobs of ranks", columns, jobs, marks=marks)
+    return _cells_table("ranks", f"{dataset_label(jobs[0])}: jobs of ranks", columns, jobs, _itself)
 
 
 def _communication_table(jobs: Sequence[CellSummary]) -> Table:
     varying = varying_fields(jobs)
-
-    def median(name: str) -> Callable[[CellSummary], float | None]:
-        return lambda job: job.median(name)
-
-    column: type[Column[CellSummary]] = Column
     columns = [
-        column("setting", "setting", lambda job: setting_label(job, varying)),
-        column("job", "job", job_name),
-        column("step without it", "step_without_sync_s", median("job_step_without_sync_s"), duration),
-        column("exposed", "exposed_s", lambda job: job.interval(EXPOSED), _milliseconds, interval=True),
-        column("bytes per rank", "gradient_bytes", median("job_gradient_bytes"), size),
-        column("link", "link", lambda job: job.fact("job_link"), lambda link: str(link or "")),
-        column(
-            "bandwidth", "link_bytes_per_s", median("job_link_bytes_per_s"), lambda rate: f"{size(rate)}/s"
-        ),
-        column("ideal ring", "ring_bound_s", median("job_ring_bound_s"), duration),
-        column("exposed / ideal", "exposed_over_bound", median("job_exposed_over_bound")),
-        *_identity(lambda job: job),
+        _cell("setting", "setting", lambda job: setting_label(job, varying)),
+        _cell("job", "job", job_name),
+        _cell("step without it", "step_without_sync_s", _median("job_step_without_sync_s"), duration),
+        _cell("exposed", "exposed_s", lambda job: job.interval(EXPOSED), _milliseconds, interval=True),
+        _cell("bytes per rank", "gradient_bytes", _median("job_gradient_bytes"), size),
+        _cell("link", "link", lambda job: job.fact("job_link"), lambda link: str(link or "")),
+        _cell("bandwidth", "link_bytes_per_s", _median("job_link_bytes_per_s"), lambda s: f"{size(s)}/s"),
+        _cell("ideal ring", "ring_bound_s", _median("job_ring_bound_s"), duration),
+        _cell("exposed / ideal", "exposed_over_bound", _median("job_exposed_over_bound")),
     ]
     caption = f"{dataset_label(jobs[0])}: what the exchange of gradients costs"
-    marks = tuple(map(mark, jobs))
-    return make_table("ranks-communication", caption, columns, jobs, marks=marks)
+    return _cells_table("ranks-communication", caption, columns, jobs, _itself)
 
 
 def _milliseconds(seconds: Estimate | None) -> str:
@@ -536,7 +490,7 @@ def _milliseconds(seconds: Estimate | None) -> str:
 
 def _corner_table(effects: Sequence[Corners]) -> Table:
     varying = varying_fields(row.cell for row in effects)
-    column: type[Column[Corners]] = Column
+    column = Column[Corners]
     columns = [
         column("setting", "", lambda row: setting_label(row.cell, varying)),
         column("job", "job", lambda row: job_name(row.cell)),
@@ -546,14 +500,13 @@ def _corner_table(effects: Sequence[Corners]) -> Table:
         column(
             "both, beyond the sum", "interaction_s", lambda row: row.interaction, _milliseconds, interval=True
         ),
-        *_identity(lambda row: row.cell),
     ]
     caption = f"{dataset_label(effects[0].cell)}: what loading and exchanging cost each other"
-    return make_table("ranks-interference", caption, columns, effects)
+    return _cells_table("ranks-interference", caption, columns, effects, lambda row: row.cell)
 
 
 def _tournament_table(games: Sequence[TournamentResult]) -> Table:
-    column: type[Column[TournamentResult]] = Column
+    column = Column[TournamentResult]
     columns = [
         column("setting", "", lambda row: setting_label(row.cell)),
         column("seed", "seed", lambda row: row.cell.fields["seed"]),
@@ -561,10 +514,9 @@ def _tournament_table(games: Sequence[TournamentResult]) -> Table:
         column("without games", "test_accuracy_without", lambda row: row.control, percent),
         column("games", "games", lambda row: row.games),
         column("networks that moved", "moved", lambda row: row.moved),
-        *_identity(lambda row: row.cell),
     ]
     caption = f"{dataset_label(games[0].cell)}: trainers with tournaments beside the same trainers without"
-    return make_table("tournaments", caption, columns, games)
+    return _cells_table("tournaments", caption, columns, games, lambda row: row.cell)
 
 
 # Head, metric and factor of each figure in the table of every cell.
@@ -591,19 +543,18 @@ _FIGURES = (
 
 def every_cell(cells: Sequence[CellSummary]) -> Table:
     """Return the raw figures of every cell, medians over replicates."""
-
-    def figure(name: str, factor: float) -> Callable[[CellSummary], str]:
-        return lambda cell: "" if (value := cell.median(name)) is None else f"{value * factor:.5g}"
-
-    column: type[Column[CellSummary]] = Column
     columns = [
-        column("dataset", "", dataset_label),
-        column("backend", "", lambda cell: backend_label(cell.backend)),
-        column("cache", "", state_label),
-        column("setting", "", setting_label),
-        *(column(head, "", figure(name, factor)) for head, name, factor in _FIGURES),
-        column("replicates", "", lambda cell: len(cell.values("whole_samples_per_s"))),
-        column("state", "", lambda cell: mark(cell) or "ok"),
+        _cell("dataset", "", dataset_label),
+        _cell("backend", "", lambda cell: backend_label(cell.backend)),
+        _cell("cache", "", state_label),
+        _cell("setting", "", setting_label),
+        *(_cell(head, "", _median(name, factor), _five_digits) for head, name, factor in _FIGURES),
+        _cell("replicates", "", lambda cell: len(cell.values("whole_samples_per_s"))),
+        _cell("state", "", lambda cell: mark(cell) or "ok"),
     ]
     marks = tuple(map(mark, cells))
     return make_table("cells", f"{len(cells)} cells, medians over replicates", columns, cells, marks=marks)
+
+
+def _five_digits(value: float | None) -> str:
+    return "" if value is None else f"{value:.5g}"
