@@ -1,6 +1,5 @@
 """The file system of a path: its type, its free space, and waiting until it has written a file."""
 
-import contextlib
 import os
 from os import PathLike
 from pathlib import Path
@@ -24,16 +23,6 @@ def mount_fields(path: str | PathLike[str]) -> list[str] | None:
         if holds and (best is None or len(fields[4]) >= len(best[4])):
             best = fields
     return best
-
-
-def mounts_in(folder: str | PathLike[str]) -> list[str]:
-    """Return the points in a folder on which something is mounted, the innermost first."""
-    within = f"{os.path.realpath(folder)}/"
-    with contextlib.suppress(OSError):
-        lines = Path(MOUNTINFO).read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-        points = [unescape(line.split(" ")[4]) for line in lines]
-        return [point for point in reversed(points) if point.startswith(within)]
-    return []
 
 
 def nearest_folder(path: Path) -> Path:

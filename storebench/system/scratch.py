@@ -4,18 +4,14 @@ import contextlib
 import fcntl
 import os
 import re
-import shlex
 import shutil
 import stat
-import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from storebench.errors import OutputError, from_os_error
-from storebench.filesystem import mounts_in
-from storebench.system.libc import LIBC
+from storebench.errors import from_os_error
 from storebench.system.processes import end_processes
 
 PREFIX = "storebench-"
@@ -33,7 +29,6 @@ NODE = re.sub(r"[^a-z0-9]", "", os.uname().nodename.lower())
 _OURS = re.compile(rf"(|\.(?=.*-{NODE}_)){PREFIX}(?P<kind>{_KINDS})-[a-z0-9_]+")
 _WITH_PROCESSES = ("place", "replicate", "forks", "conversion", "comparison", "nodes")
 _PRIVATE = 0o700
-_MNT_DETACH = 2  # sys/mount.h
 
 
 def temporary_place() -> Path:
@@ -102,13 +97,9 @@ def remove(folder: Path, lock: int) -> None:
     try:
         if _has_processes(folder):
             remove_segments_of(end_processes([folder]))
-        left = _delete(folder)
+        _delete(folder)
     finally:
         os.close(lock)
-    for point in left:
-        raise OutputError(
-            "it is still mounted", where=point, hint=f"Run as root: umount -l {shlex.quote(point)}"
-        )
 
 
 def remove_unused(path: Path, lock: int) -> None:
@@ -190,21 +181,12 @@ def _lock_of_abandoned(folder: Path) -> int | None:
     return None
 
 
-def _delete(folder: Path) -> list[str]:
-    """Delete a folder, and return the mounts that stay in it: a FUSE client that was killed leaves its mount."""
+def _delete(folder: Path) -> None:
     if os.path.lexists(folder / EARLIER):  # put back if the new one was not renamed yet
         for new in {*folder.iterdir()} - {folder / EARLIER}:
             with contextlib.suppress(OSError):
                 (folder / EARLIER).rename(folder.parent / new.name)
-    for point in mounts_in(folder):
-        # The system call needs root; for users there is a helper, whose name depends on the version of FUSE.
-        if LIBC.umount2(os.fsencode(point), _MNT_DETACH):
-            for helper in filter(shutil.which, ("fusermount3", "fusermount")):
-                subprocess.run([helper, "-uz", point], check=False, capture_output=True)
-    left = mounts_in(folder)
-    if not left:
-        shutil.rmtree(folder, ignore_errors=True)
-    return left
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _has_processes(folder: Path) -> bool:

@@ -43,9 +43,7 @@ BURN_S = 0.02
 
 BAD = 40  # the sample at which something happens
 LOOP = os.getpid()  # the process of the loop, where this module was imported before its workers were forked
-FADING = (
-    "STOREBENCH_TEST_FADING"  # names the folder in which `FadingReader` and its test leave each other word
-)
+FADING = "STOREBENCH_TEST_FADING"  # names the folder in which `fading` and its test leave each other word
 
 
 class FlatWriter(Writer):
@@ -100,114 +98,133 @@ WrongPixelReader = wrong_pixels(7)(FlatReader)
 FailingReader = failing(at=BAD, error=lambda: ValueError("nobody expected this"))(FlatReader)
 
 
-class SwappedReader(FlatReader):
-    """Serve sample 3 in the place of sample 5, so 3 comes twice and 5 never."""
+def before(act: Callable[[Reader, Indices], object]) -> type[Reader]:
+    """Return a reader that does something before it serves a batch."""
 
-    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
-        return super()._fetch_into(np.where(indices == 5, 3, indices), out)
+    class ActingReader(FlatReader):
+        def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
+            act(self, indices)
+            return super()._fetch_into(indices, out)
+
+    ActingReader.__doc__ = act.__doc__
+    return ActingReader
 
 
-class KilledReader(FlatReader):
+def killed(_reader: Reader, _indices: Indices) -> None:
     """Kill the process, as the kernel kills who takes too much memory."""
-
-    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
-        os.kill(os.getpid(), signal.SIGKILL)
-        return super()._fetch_into(indices, out)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
-class BrokenReader(FlatReader):
+def broken(_reader: Reader, _indices: Indices) -> None:
     """Have a bug."""
-
-    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
-        raise ZeroDivisionError("a bug in somebody's reader")
+    raise ZeroDivisionError("a bug in somebody's reader")
 
 
-class MoodyReader(FlatReader):
+def moody(_reader: Reader, _indices: Indices) -> None:
     """Have a bug for as long as the environment says so."""
-
-    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
-        if "PLANTED_MOOD" in os.environ:
-            raise ZeroDivisionError("a bug that is mended later")
-        return super()._fetch_into(indices, out)
+    if "PLANTED_MOOD" in os.environ:
+        raise ZeroDivisionError("a bug that is mended later")
 
 
-class PatientReader(FlatReader):
+def patient(reader: Reader, _indices: Indices) -> None:
     """Take a minute for each batch, and say by a file beside the store that it has begun."""
-
-    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
-        (self.store.parent / f"begun-{os.getpid()}").touch()
-        time.sleep(60)
-        return super()._fetch_into(indices, out)
+    (reader.store.parent / f"begun-{os.getpid()}").touch()
+    time.sleep(60)
 
 
-class FaultyRankReader(FlatReader):
+def faulty_rank(reader: Reader, indices: Indices) -> None:
     """Have a fault on one rank of a job: PLANTED_RANK_FAULT is "RANK:FAULT"."""
-
-    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
-        rank, _, fault = os.environ.get("PLANTED_RANK_FAULT", "").partition(":")
-        if fault and rank == os.environ.get("RANK"):
-            (self.store.parent / f"begun-{os.getpid()}").touch()
-            if fault == "bug":
-                raise ZeroDivisionError("a bug in somebody's reader")
-            if fault == "hang":
-                time.sleep(60)
-            os.kill(os.getpid(), signal.SIGSTOP if fault == "stop" else signal.SIGKILL)
-        return super()._fetch_into(indices, out)
+    rank, _, fault = os.environ.get("PLANTED_RANK_FAULT", "").partition(":")
+    if fault and rank == os.environ.get("RANK"):
+        (reader.store.parent / f"begun-{os.getpid()}").touch()
+        if fault == "bug":
+            broken(reader, indices)
+        if fault == "hang":
+            time.sleep(60)
+        os.kill(os.getpid(), signal.SIGSTOP if fault == "stop" else signal.SIGKILL)
 
 
-class FaultyGameReader(FaultyRankReader):
-    """Have that fault only in the second reader of a process, with which a tournament scores networks."""
-
-    opened = 0
-
-    def __init__(self, store: Path, manifest: Manifest, options: Options) -> None:
-        super().__init__(store, manifest, options)
-        type(self).opened += 1
-        self._fetch_samples = (FlatReader if self.opened == 1 else FaultyRankReader)._fetch_into
-
-    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
-        return self._fetch_samples(self, indices, out)
-
-
-class MortalReader(FlatReader):
+def mortal(reader: Reader, indices: Indices) -> None:
     """Serve rightly, and kill the process while the loop is busy with what was served."""
-
-    doomed = False
-
-    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
-        if not self.doomed:
-            self.doomed = True
-            threading.Timer(DEATH_S, os.kill, (os.getpid(), signal.SIGKILL)).start()
-        return super()._fetch_into(indices, out)
+    if reader.asked_samples == len(indices):
+        threading.Timer(DEATH_S, os.kill, (os.getpid(), signal.SIGKILL)).start()
 
 
-class HungryReader(FlatReader):
+def hungry(reader: Reader, _indices: Indices) -> None:
     """Take more memory than there is."""
-
-    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
-        self._eaten = [np.ones(64 << 20, np.uint8) for _ in range(64)]
-        return super()._fetch_into(indices, out)
+    vars(reader)["eaten"] = [np.ones(64 << 20, np.uint8) for _ in range(64)]
 
 
-class FullReader(FlatReader):
+def full(reader: Reader, _indices: Indices) -> None:
     """Find the disk full, as whoever writes to one does."""
-
-    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.store))
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(reader.store))
 
 
-class BurningReader(FlatReader):
+def burning(_reader: Reader, _indices: Indices) -> None:
     """Use 20 ms of processor time for each fetch, in a thread of its own."""
+    thread = threading.Thread(target=_burn)
+    thread.start()
+    thread.join()
 
-    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
-        thread = threading.Thread(target=self._burn)
-        thread.start()
-        thread.join()
-        return super()._fetch_into(indices, out)
 
-    def _burn(self) -> None:
-        while time.thread_time() < BURN_S:
-            pass
+def _burn() -> None:
+    while time.thread_time() < BURN_S:
+        pass
+
+
+def mutating(_reader: Reader, indices: Indices) -> None:
+    """Serve sample 0 throughout, and change the indices that it was given so that they agree."""
+    indices[:] = 0
+
+
+def later(reader: Reader, indices: Indices) -> None:
+    """Lower the priority of the process in the first fetch."""
+    os.nice(int(reader.asked_samples == len(indices)))
+
+
+class UnpicklableError(Exception):
+    """An error that does not survive a journey between processes as it is."""
+
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__(f"{one} and {two}")
+        self.lock = open(os.devnull)  # noqa: PTH123, SIM115 - something that cannot be pickled
+
+
+def unpicklable(_reader: Reader, indices: Indices) -> None:
+    """Raise an error that cannot be sent anywhere."""
+    if BAD in indices:
+        raise UnpicklableError(1, 2)
+
+
+def dying(_reader: Reader, indices: Indices) -> None:
+    """Be killed in a worker, as the kernel kills who takes too much memory."""
+    if BAD in indices and os.getpid() != LOOP:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fading(_reader: Reader, indices: Indices) -> None:
+    """Answer no more in a worker, a moment before dying: when others ask for what it has sent, it is still there.
+
+    It stops answering when its batch has been sent, says so with a file, and dies when the loop asks for that.
+    """
+    if BAD in indices and os.getpid() != LOOP:
+        threading.Thread(target=_fade, daemon=True).start()
+
+
+def _fade() -> None:
+    folder = Path(os.environ[FADING])
+    time.sleep(0.5)
+    resource_sharer.stop()
+    (folder / "fading").touch()
+    while not (folder / "die").exists():
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+ACTS = (
+    *(killed, broken, moody, patient, faulty_rank, mortal, hungry, full, burning, mutating, later),
+    *(unpicklable, dying, fading),
+)
 
 
 class TimedFaultReader(FlatReader):
@@ -290,14 +307,6 @@ class SwappingReader(TimedFaultReader):
         return done
 
 
-class MutatingReader(FlatReader):
-    """Serve sample 0 throughout, and change the indices that it was given so that they agree."""
-
-    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
-        indices[:] = 0
-        return super()._fetch_into(indices, out)
-
-
 class DecodingReader(FlatReader):
     """Decode what is encoded, rightly."""
 
@@ -369,17 +378,6 @@ CHANGES: dict[str, Callable[[], object]] = {
 }
 
 
-class LaterReader(FlatReader):
-    """Lower the priority of the process in the first fetch."""
-
-    _done = False
-
-    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
-        os.nice(0 if self._done else 1)
-        self._done = True
-        return super()._fetch_into(indices, out)
-
-
 class HastyReader(FlatReader):
     """Copy windows in a thread, and return before it has."""
 
@@ -437,53 +435,6 @@ class RecordingReader(FlatReader):
         super()._close()
 
 
-class UnpicklableError(Exception):
-    """An error that does not survive a journey between processes as it is."""
-
-    def __init__(self, one: int, two: int) -> None:
-        super().__init__(f"{one} and {two}")
-        self.lock = open(os.devnull)  # noqa: PTH123, SIM115 - something that cannot be pickled
-
-
-class UnpicklableReader(FlatReader):
-    """Raise an error that cannot be sent anywhere."""
-
-    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
-        if BAD in indices:
-            raise UnpicklableError(1, 2)
-        return super()._fetch_into(indices, out)
-
-
-class DyingReader(FlatReader):
-    """Be killed in a worker, as the kernel kills who takes too much memory."""
-
-    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
-        if BAD in indices and os.getpid() != LOOP:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super()._fetch_into(indices, out)
-
-
-class FadingReader(FlatReader):
-    """Answer no more in a worker, a moment before dying: when others ask for what it has sent, it is still there.
-
-    It stops answering when its batch has been sent, says so with a file, and dies when the loop asks for that.
-    """
-
-    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
-        if BAD in indices and os.getpid() != LOOP:
-            threading.Thread(target=self._fade, daemon=True).start()
-        return super()._fetch_into(indices, out)
-
-    def _fade(self) -> None:
-        folder = Path(os.environ[FADING])
-        time.sleep(0.5)
-        resource_sharer.stop()
-        (folder / "fading").touch()
-        while not (folder / "die").exists():
-            time.sleep(0.01)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
 class ComputingReader(FlatReader):
     """Say with how many threads torch would compute where batches are made."""
 
@@ -532,17 +483,6 @@ READERS: dict[str, type[Reader]] = {
     "slow": SlowReader,
     "wrong": WrongPixelReader,
     "failing": FailingReader,
-    "swapped": SwappedReader,
-    "killed": KilledReader,
-    "broken": BrokenReader,
-    "moody": MoodyReader,
-    "patient": PatientReader,
-    "burning": BurningReader,
-    "faulty-rank": FaultyRankReader,
-    "faulty-game": FaultyGameReader,
-    "mortal": MortalReader,
-    "hungry": HungryReader,
-    "full": FullReader,
     "uncopied": UncopiedReader,
     "constant": ConstantReader,
     "yesterday": YesterdayReader,
@@ -550,22 +490,18 @@ READERS: dict[str, type[Reader]] = {
     "shifted": ShiftedReader,
     "neighbour": NeighbourReader,
     "swapping": SwappingReader,
-    "mutating": MutatingReader,
     "decoding": DecodingReader,
     "remembering": RememberingReader,
     "silent": SilentReader,
     "summing": SummingReader,
     "numbered": NumberedReader,
-    "later": LaterReader,
     "hasty": HastyReader,
     "recording": RecordingReader,
-    "unpicklable": UnpicklableReader,
-    "dying": DyingReader,
-    "fading": FadingReader,
     "computing": ComputingReader,
     "unopenable": UnopenableReader,
     "exclusive": ExclusiveReader,
     **{name: changing(change) for name, change in CHANGES.items()},
+    **{act.__name__.replace("_", "-"): before(act) for act in ACTS},
 }
 
 
