@@ -14,16 +14,13 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 from storebench.errors import UsageError
-from storebench.probes.machine import read_text
+from storebench.probes.machine import own_groups, read_text
 from storebench.probes.page_cache import PAGE_BYTES, Residency, cache_facts, evict, resident
 from storebench.probes.residency import settled
 from storebench.record.schema import CacheFacts, CacheVerdict
 from storebench.settings.tiers import Tier
 from storebench.settings.words import CacheState
 from storebench.system.processes import started_ticks
-
-MOUNTINFO = Path("/proc/self/mountinfo")
-OWN_GROUPS = Path("/proc/self/cgroup")
 
 _NAME = re.compile(r"storebench-(?P<pid>\d+)-((?P<start>\d+)-)?[0-9a-f]{8}")
 _TRIAL_BYTES = 64 << 20
@@ -304,38 +301,11 @@ def _limits() -> Iterator[tuple[Path, int]]:
 
 def _own_groups(kind: type[ControlGroup] = MemoryGroup) -> tuple[int, list[Path]]:
     """Return the version with the controller, and our groups, innermost first."""
-    own_lines = (read_text(OWN_GROUPS) or "").splitlines()
-    for version, point, root in sorted(_hierarchies(kind)):
-        inner = next(
-            (
-                path
-                for number, controllers, path in (line.split(":", 2) for line in own_lines)
-                if (number == "0" if version == 2 else kind.CONTROLLERS[1] in controllers.split(","))
-            ),
-            "/",
-        )
-        # A container may see only part of the hierarchy, and its own group under a path from outside.
-        inner = inner.removeprefix(root) if root != "/" else inner
-        folder = point / inner.lstrip("/")
-        # A process outside of its namespace's root has a path with "..", which leads out of the hierarchy.
-        folder = folder if ".." not in folder.parts and folder.is_dir() else point
-        depth = len(folder.relative_to(point).parts)
-        return version, [folder, *folder.parents][: depth + 1]
-    names = " or ".join(dict.fromkeys(kind.CONTROLLERS.values()))
-    raise _not_permitted(kind, f"no control group hierarchy with a {names} controller is mounted")
-
-
-def _hierarchies(kind: type[ControlGroup]) -> Iterator[tuple[int, Path, str]]:
-    for line in (read_text(MOUNTINFO) or "").splitlines():
-        fields = line.split(" ")
-        fstype, _, options = fields[fields.index("-") + 1 :][:3]
-        if fstype == "cgroup" and kind.CONTROLLERS[1] in options.split(","):
-            yield 1, Path(fields[4]), fields[3]
-        elif (
-            fstype == "cgroup2"
-            and kind.CONTROLLERS[2] in (read_text(Path(fields[4], "cgroup.controllers")) or "").split()
-        ):
-            yield 2, Path(fields[4]), fields[3]
+    version, groups = own_groups(kind.CONTROLLERS)
+    if not groups:
+        names = " or ".join(dict.fromkeys(kind.CONTROLLERS.values()))
+        raise _not_permitted(kind, f"no control group hierarchy with a {names} controller is mounted")
+    return version, groups
 
 
 def _move(kind: type[ControlGroup], pid: int, folder: Path) -> None:

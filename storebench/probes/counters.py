@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from storebench.probes.machine import Mount, cgroup_folders, counts_reads, mount_of, read_text, usable_cores
+from storebench.probes.machine import Mount, counts_reads, cpu_groups, mount_of, read_text, usable_cores
 
 if TYPE_CHECKING:
     from storebench.record.schema import Conditions, Counters
@@ -267,7 +267,7 @@ def _totals(cpus: list[int], running_s: float) -> _Totals:
         totals["busy"] = TICK_S * sum(sum(fields[:3]) for fields in ticks)
         totals["steal"] = TICK_S * sum(fields[7] for fields in ticks)
     throttled_s = []
-    for folder in cgroup_folders("cpu"):
+    for folder in cpu_groups():
         match = re.search(
             r"^throttled_(usec|time) (\d+)$", read_text(folder / "cpu.stat") or "", re.MULTILINE
         )

@@ -5,12 +5,15 @@ import os
 import platform
 import re
 import stat
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-from storebench.filesystem import mount_fields, unescape
+from storebench.filesystem import MOUNTINFO, mount_fields, unescape
+
+OWN_GROUPS = Path("/proc/self/cgroup")
 
 SYS_BLOCK = Path("/sys/dev/block")
 _QUEUE = ("read_ahead_kb", "scheduler", "rotational", "nr_requests")
@@ -99,24 +102,50 @@ def memory_bytes(name: str) -> int | None:
     return int(match.group(1)) * 1024 if match else None
 
 
-def cgroup_folders(controller: str) -> list[Path]:
-    """Return the control-group folders of this process, innermost first, of version 2 and of version 1."""
-    root = Path("/sys/fs/cgroup")
-    folders = []
-    for line in (read_text("/proc/self/cgroup") or "").splitlines():
-        _, controllers, inner = line.split(":", 2)
-        if controllers and controller not in controllers.split(","):
-            continue
-        base = root / controllers if controllers else root
-        parts = Path(inner.lstrip("/")).parts
-        folders += [base.joinpath(*parts[:depth]) for depth in range(len(parts), -1, -1)]
-    return folders
+def own_groups(controllers: Mapping[int, str]) -> tuple[int, list[Path]]:
+    """Return the version of control groups that has a controller, named by version, and our groups, innermost first."""
+    own_lines = (read_text(OWN_GROUPS) or "").splitlines()
+    for version, point, root in sorted(_hierarchies(controllers)):
+        inner = next(
+            (
+                path
+                for number, names, path in (line.split(":", 2) for line in own_lines)
+                if (number == "0" if version == 2 else controllers[1] in names.split(","))
+            ),
+            "/",
+        )
+        # A container may see only part of the hierarchy, and its own group under a path from outside.
+        inner = inner.removeprefix(root) if root != "/" else inner
+        folder = point / inner.lstrip("/")
+        # A process outside of its namespace's root has a path with "..", which leads out of the hierarchy.
+        folder = folder if ".." not in folder.parts and folder.is_dir() else point
+        depth = len(folder.relative_to(point).parts)
+        return version, [folder, *folder.parents][: depth + 1]
+    return 0, []
+
+
+def _hierarchies(controllers: Mapping[int, str]) -> Iterator[tuple[int, Path, str]]:
+    for line in (read_text(MOUNTINFO) or "").splitlines():
+        fields = line.split(" ")
+        fstype, _, options = fields[fields.index("-") + 1 :][:3]
+        point = Path(fields[4])
+        if fstype == "cgroup" and controllers[1] in options.split(","):
+            yield 1, point, fields[3]
+        elif (
+            fstype == "cgroup2" and controllers[2] in (read_text(point / "cgroup.controllers") or "").split()
+        ):
+            yield 2, point, fields[3]
+
+
+def cpu_groups() -> list[Path]:
+    """Return the control groups that share the CPU of this process, innermost first."""
+    return own_groups({1: "cpu", 2: "cpu"})[1]
 
 
 def cpu_quota() -> float | None:
     """Return the number of CPUs that the tightest control group allows; None if there is no limit."""
     quotas = []
-    for folder in cgroup_folders("cpu"):
+    for folder in cpu_groups():
         text = read_text(folder / "cpu.max") or " ".join(
             read_text(folder / f"cpu.cfs_{name}_us") or "" for name in ("quota", "period")
         )

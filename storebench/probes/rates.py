@@ -2,7 +2,6 @@
 
 import contextlib
 import ctypes
-import dataclasses
 import itertools
 import json
 import math
@@ -134,27 +133,6 @@ def gather_rate(
     )
 
 
-def gather_rate_once(
-    sample_shape: tuple[int, ...],
-    batch_size: int,
-    *,
-    count: int,
-    kept: Path,
-    replicate: int,
-    limit_s: float = 0.5,
-    shuffle: bool = True,
-) -> GatherRate:
-    """Return `gather_rate`, measured once per shape, batch size, number and order of samples, and replicate."""
-    samples = f"{count} samples {'shuffled' if shuffle else 'in order'}"
-    name = f"{'x'.join(map(str, sample_shape))}, batch {batch_size}, {samples}, replicate {replicate}"
-    return _once(
-        kept,
-        name,
-        GatherRate,
-        lambda: gather_rate(sample_shape, batch_size, count=count, limit_s=limit_s, shuffle=shuffle),
-    )
-
-
 def _batches_per_s(way: Way, array: Pixels, order: Indices, out: Pixels, limit_s: float) -> float:
     done = 0
     started = time.perf_counter()
@@ -261,29 +239,10 @@ def device_rates(
     return DeviceRates(reasons=dict.fromkeys(KEYS, why))
 
 
-def device_rates_once(
-    paths: Sequence[Path | str],
-    request_bytes: int,
-    *,
-    kept: Path,
-    replicate: int,
-    limit_s: float = 0.5,
-    scratch: Path | None = None,
-) -> DeviceRates:
-    """Return `device_rates`, measured once per device, request size and replicate of a run."""
-    place = paths[0] if paths else scratch
-    mount = mount_of(place) if place else None
-    device, pages = mount and (mount.device or mount.point), -(-request_bytes // PAGE_BYTES)
-    name = f"device {device}, {pages} pages, replicate {replicate}"
-    return _once(
-        kept, name, DeviceRates, lambda: device_rates(paths, request_bytes, limit_s=limit_s, scratch=scratch)
-    )
-
-
 T = TypeVar("T")
 
 
-def _once(kept: Path, name: str, kind: type[T], measured: Callable[[], T]) -> T:
+def once(kept: Path, name: str, kind: type[T], measured: Callable[[], T]) -> T:
     """Return the rates called `name` in the JSON file that the cells of a run share, measured now if missing."""
     rates_by_name: Any = {}
     with contextlib.suppress(OSError, CorruptDataError):
@@ -293,7 +252,7 @@ def _once(kept: Path, name: str, kind: type[T], measured: Callable[[], T]) -> T:
     rates = measured()
     rates_by_name = rates_by_name if isinstance(rates_by_name, dict) else {}
     with contextlib.suppress(OSError), made_folder(kept.parent):
-        plain = rates if isinstance(rates, dict) else dataclasses.asdict(rates)  # type: ignore[call-overload]
+        plain = rates if isinstance(rates, dict) else vars(rates)
         write_whole(kept, json.dumps(rates_by_name | {name: plain}))
     return rates
 
@@ -326,17 +285,14 @@ def _measured(
     return DeviceRates(**rates, single_requests=single, device_method=method)  # type: ignore[arg-type]
 
 
-def opens_once(files: Sequence[Path | str], *, kept: Path, name: str, cold: bool) -> dict[str, float]:
-    """Return `opens` of a store's files, measured once per name; nothing for a store of few files."""
-    few = len(files) < _FEWEST_FILES
-    return {} if few else _once(kept, name, dict, lambda: opens(files, cold=cold))
-
-
 def opens(files: Sequence[Path | str], *, cold: bool) -> dict[str, float]:
     """Return the files per second that are opened, asked for their size and closed, by one thread and by several.
 
     Names and sizes are in memory, as far as the file system keeps them there; with `cold`, also after a drop.
+    Of few files, nothing is returned.
     """
+    if len(files) < _FEWEST_FILES:
+        return {}
     count = min(len(files), _MAX_FILES)
     chosen = np.random.default_rng(0).choice(len(files), size=count, replace=False).tolist()
     paths = [os.fspath(files[index]) for index in chosen]

@@ -1,7 +1,9 @@
 """Measure the ceilings of a cell: the rates of memory and of the device."""
 
 from storebench.codecs import any_size
-from storebench.probes.rates import device_rates_once, gather_rate_once, opens_once
+from storebench.probes.machine import mount_of
+from storebench.probes.page_cache import PAGE_BYTES
+from storebench.probes.rates import DeviceRates, GatherRate, device_rates, gather_rate, once, opens
 from storebench.record.lines import PROBES_DIR
 from storebench.record.schema import Ceilings
 from storebench.settings.words import ComputeKind
@@ -30,34 +32,36 @@ def measure_ceilings(setup: Setup) -> Ceilings:
     shape = manifest.dataset.image_shape
     if any_size(manifest.codec):
         shape = setup.augment.output_shape(shape)
-    replicate = setup.job.replicate
-    often = replicate < GATHER_ROUNDS
-    gather = gather_rate_once(
-        shape,
-        cell.batch_size,
-        count=manifest.count,
-        kept=setup.job.run / PROBES_DIR / "gather.json",
-        replicate=replicate if often else replicate - replicate % GATHER_ROUNDS,
-        limit_s=GATHER_S,
-        shuffle=cell.shuffle,
+    folder, replicate = setup.job.run / PROBES_DIR, setup.job.replicate
+    turn = replicate if replicate < GATHER_ROUNDS else replicate - replicate % GATHER_ROUNDS
+    size, order = "x".join(map(str, shape)), "shuffled" if cell.shuffle else "in order"
+    gather = once(
+        folder / "gather.json",
+        f"{size}, batch {cell.batch_size}, {manifest.count} samples {order}, replicate {turn}",
+        GatherRate,
+        lambda: gather_rate(
+            shape, cell.batch_size, count=manifest.count, limit_s=GATHER_S, shuffle=cell.shuffle
+        ),
     )
     # Nothing can be written on the mounted image, and small files would pass for a slow disk: read the disk below.
     image = setup.job.image
-    device = device_rates_once(
-        setup.pages.data_files if image is None else [],
-        max(1, manifest.payload_bytes // max(1, manifest.count)),
-        kept=setup.job.run / PROBES_DIR / f"device{'' if cell.tier is None else f'-{cell.tier}'}.json",
-        replicate=replicate - replicate % DEVICE_ROUNDS,
-        limit_s=DEVICE_S,
-        scratch=(store if image is None else image).parent,
+    files, scratch = setup.pages.data_files if image is None else [], (image or store).parent
+    mount = mount_of(files[0] if files else scratch)
+    request_bytes = max(1, manifest.payload_bytes // max(1, manifest.count))
+    turn = replicate - replicate % DEVICE_ROUNDS
+    device = once(
+        folder / f"device{'' if cell.tier is None else f'-{cell.tier}'}.json",
+        f"device {mount.device or mount.point}, {-(-request_bytes // PAGE_BYTES)} pages, replicate {turn}",
+        DeviceRates,
+        lambda: device_rates(files, request_bytes, limit_s=DEVICE_S, scratch=scratch),
     )
-    opens = opens_once(
-        setup.pages.data_files,
-        kept=setup.job.run / PROBES_DIR / "opens.json",
-        name=f"{store.parent.name}/{store.name} at {cell.place}, replicate {replicate - replicate % DEVICE_ROUNDS}",
-        cold=setup.job.drop_caches,
+    opened = once(
+        folder / "opens.json",
+        f"{store.parent.name}/{store.name} at {cell.place}, replicate {turn}",
+        dict,
+        lambda: opens(setup.pages.data_files, cold=setup.job.drop_caches),
     )
-    rates = vars(device) | {"single_requests": device.single_requests | opens}
+    rates = vars(device) | {"single_requests": device.single_requests | opened}
     return Ceilings(
         gather_samples_per_s=gather.samples_per_s,
         copy_ceiling_samples_per_s=gather.copy_ceiling_samples_per_s,

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from storebench.errors import UsageError
-from storebench.probes import cgroup
+from storebench.probes import cgroup, machine
 from storebench.probes.cgroup import (
     LimitedCache,
     MemoryGroup,
@@ -57,13 +57,13 @@ class Hierarchy:
         """Let the kernel list these mounts."""
         path = self._files / "mountinfo"
         path.write_text("\n".join(["22 1 0:20 / /proc rw - proc proc rw", *lines]) + "\n")
-        self._patch.setattr(cgroup, "MOUNTINFO", path)
+        self._patch.setattr(machine, "MOUNTINFO", path)
 
     def inside(self, path: str, *more: str) -> None:
         """Let this process be in a group of version 2, and in others."""
         listed = self._files / "own"
         listed.write_text("\n".join([*more, f"0::{path}"]) + "\n")
-        self._patch.setattr(cgroup, "OWN_GROUPS", listed)
+        self._patch.setattr(machine, "OWN_GROUPS", listed)
 
     def delegates(self, *groups: str, controllers: str = "cpu memory pids") -> None:
         for name in groups:

@@ -63,7 +63,7 @@ def test_a_cpu_quota_limits_the_cores(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quota: str, cores: int
 ) -> None:
     (tmp_path / "cpu.max").write_text(f"{quota}\n")
-    monkeypatch.setattr(machine, "cgroup_folders", lambda controller: [tmp_path])
+    monkeypatch.setattr(machine, "cpu_groups", lambda: [tmp_path])
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(64)))
     assert machine.usable_cores() == cores
     assert OtherWork().conditions().cores == cores

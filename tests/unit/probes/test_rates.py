@@ -14,14 +14,12 @@ from storebench.probes.rates import (
     KEYS,
     LARGE_BYTES,
     WAYS,
-    DeviceRates,
     GatherRate,
     device_rates,
-    device_rates_once,
     gather_rate,
-    gather_rate_once,
+    once,
     opened_direct,
-    opens_once,
+    opens,
     read_direct,
 )
 from tests.support.disks import FILE_BYTES
@@ -64,13 +62,11 @@ def test_a_file_system_without_a_device_has_times_of_reads_but_no_rate() -> None
 def test_files_are_opened_so_many_per_second(tmp_path: Path) -> None:
     for number in range(150):
         (tmp_path / str(number)).touch()
-    files, kept = sorted(tmp_path.iterdir()), tmp_path / "probes" / "opens.json"
-    rates = opens_once(files, kept=kept, name="store", cold=False)
+    files = sorted(tmp_path.iterdir())
+    rates = opens(files, cold=False)
     assert rates.keys() == {"open_1_per_s", "open_16_per_s"}
     assert all(100 < rate < 1e7 for rate in rates.values())
-    assert opens_once(files, kept=kept, name="store", cold=False) == rates
-    assert opens_once(files, kept=kept, name="other", cold=False) != rates
-    assert not opens_once(files[:99], kept=kept, name="few", cold=False)
+    assert not opens(files[:99], cold=False)
 
 
 def test_each_request_is_read_once_unless_there_is_a_time_limit(big_file: Path) -> None:
@@ -88,44 +84,29 @@ def test_each_request_is_read_once_unless_there_is_a_time_limit(big_file: Path) 
         read_direct([(9999, 0)] * 4, size, 4)
 
 
-def test_rates_are_measured_once_per_device_request_and_replicate(big_file: Path, tmp_path: Path) -> None:
-    kept = tmp_path / "run" / "device.json"
-
-    def rates(request_bytes: int, replicate: int) -> DeviceRates:
-        return device_rates_once([big_file], request_bytes, kept=kept, replicate=replicate, limit_s=0.02)
-
-    first = rates(3000, 0)
-    assert rates(3072, 0) == first, "both are one page"
-    assert rates(5000, 0) != first
-    assert rates(3000, 1) != first
-
-
-def test_the_memory_rate_is_measured_once_per_batch_and_replicate(tmp_path: Path) -> None:
+def test_rates_are_measured_once_per_name(tmp_path: Path) -> None:
     kept = tmp_path / "run" / "gather.json"
 
-    def rate(batch_size: int, replicate: int) -> GatherRate:
-        return gather_rate_once((8, 8, 3), batch_size, count=100, kept=kept, replicate=replicate)
+    def rate(name: str) -> GatherRate:
+        return once(kept, name, GatherRate, lambda: gather_rate((8, 8, 3), 4, count=100, limit_s=0.02))
 
-    first = rate(4, 0)
-    assert rate(4, 0) == first
-    assert rate(8, 0) != first
-    assert rate(4, 1) != first
+    first = rate("a")
+    assert rate("b") != first
+    assert rate("a") == first
+    kept.write_text("torn by a ki")
+    assert rate("a") != first
 
 
+@pytest.mark.parametrize("shuffle", [True, False])
 def test_samples_are_gathered_in_the_order_of_the_cell(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shuffle: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In order, memory is read ahead: a reader of small samples would exceed the rate of shuffled ones."""
-    seen: dict[bool, list[int]] = {True: [], False: []}
-
-    def gather(*, shuffle: bool) -> GatherRate:
-        monkeypatch.setitem(WAYS, "numpy.take", lambda array, indices, out: seen[shuffle].extend(indices))
-        kept = tmp_path / "gather.json"
-        return gather_rate_once((4, 4, 1), 8, count=64, kept=kept, replicate=0, limit_s=0.01, shuffle=shuffle)
-
-    assert gather(shuffle=True) != gather(shuffle=False), "one does not stand for the other"
-    assert seen[False][:64] == list(range(64))
-    assert sorted(seen[True][:64]) == list(range(64)) != seen[True][:64]
+    seen: list[int] = []
+    monkeypatch.setitem(WAYS, "numpy.take", lambda array, indices, out: seen.extend(indices))
+    gather_rate((4, 4, 1), 8, count=64, limit_s=0.01, shuffle=shuffle)
+    assert sorted(seen[:64]) == list(range(64))
+    assert (seen[:64] == list(range(64))) is not shuffle
 
 
 def test_the_scratch_file_leaves_nothing_behind(disk: Path) -> None:
