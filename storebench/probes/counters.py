@@ -24,10 +24,9 @@ TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 _IO = ("device_read_bytes", "read_calls")
 _FAULTS = ("minor_faults", "major_faults")
 _CPU = ("cpu_user_s", "cpu_system_s")
-_SWITCHES = ("voluntary_switches", "involuntary_switches")
 _DEVICE = ("block_device_read_bytes", "block_device_reads")
 _FLOATS = {*_CPU, "read_amplification"}
-_ADDED = (*_IO, *_FAULTS, *_CPU, *_SWITCHES)
+_ADDED = (*_IO, *_FAULTS, *_CPU)
 
 _Values = dict[str, float]
 
@@ -38,7 +37,6 @@ class _Snapshot:
 
     values: _Values = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
-    threads: frozenset[str] = frozenset()
 
 
 class CounterProbe:
@@ -95,7 +93,7 @@ class CounterProbe:
         readings = list(itertools.product(_READERS, own_last))
         for (read, names), pid in readings if io_last else reversed(readings):
             try:
-                samples[pid].values |= read(pid, samples[pid])
+                samples[pid].values |= read(pid)
             except OSError as error:
                 samples[pid].missing |= dict.fromkeys(names, _unreadable(error))
         return samples
@@ -122,18 +120,16 @@ class CounterProbe:
         for pid, first in self._first.items():
             if missing := first.missing.get(name) or last[pid].missing.get(name):
                 return missing
-            if name in _SWITCHES and first.threads - last[pid].threads:
-                return f"threads of pid {pid} ended before they were counted"
         return ""
 
 
-def _read_io(pid: int, _sample: _Snapshot) -> _Values:
+def _read_io(pid: int) -> _Values:
     # Exactly one system call, so that the probe's own read calls can be subtracted.
     fields = dict(line.split(": ") for line in _slurp(f"/proc/{pid}/io").splitlines())
     return {"device_read_bytes": int(fields["read_bytes"]), "read_calls": int(fields["syscr"])}
 
 
-def _read_stat(pid: int, _sample: _Snapshot) -> _Values:
+def _read_stat(pid: int) -> _Values:
     # The command's name may contain spaces and brackets, so fields are counted after it, from field 3.
     rest = _slurp(f"/proc/{pid}/stat").rpartition(")")[2].split()
     minor, minor_children, major, major_children, user, system, user_children, system_children = (
@@ -155,24 +151,7 @@ def _own_usage() -> tuple[resource.struct_rusage, resource.struct_rusage]:
     return resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
 
 
-def _read_switches(pid: int, sample: _Snapshot) -> _Values:
-    if pid == os.getpid():
-        usage, children = _own_usage()
-        return {
-            "voluntary_switches": usage.ru_nvcsw + children.ru_nvcsw,
-            "involuntary_switches": usage.ru_nivcsw + children.ru_nivcsw,
-        }
-    # /proc/PID/status covers only the main thread.
-    threads = [entry.name for entry in Path(f"/proc/{pid}/task").iterdir()]
-    statuses = [_slurp(f"/proc/{pid}/task/{thread}/status") for thread in threads]
-    sample.threads = frozenset(threads)
-    return {
-        "voluntary_switches": sum(_status(text, "voluntary_ctxt_switches") or 0 for text in statuses),
-        "involuntary_switches": sum(_status(text, "nonvoluntary_ctxt_switches") or 0 for text in statuses),
-    }
-
-
-_READERS = ((_read_stat, (*_FAULTS, *_CPU)), (_read_switches, _SWITCHES), (_read_io, _IO))
+_READERS = ((_read_stat, (*_FAULTS, *_CPU)), (_read_io, _IO))
 
 
 def _status(text: str, name: str) -> int | None:
@@ -219,7 +198,7 @@ def _block_device(mount: Mount) -> tuple[int, int] | str:
     return int(fields[2]) * SECTOR_BYTES, int(fields[0])
 
 
-# Running totals at one moment, in seconds except for the throttles of the clock; without those that are unknown.
+# Running totals at one moment, in seconds; without those that are unknown.
 _Totals = dict[str, float]
 
 
@@ -241,7 +220,7 @@ class OtherWork:
 
         before, after = self._before, _totals(self._cpus, self._running_s())
         grown = {name: max(0.0, after[name] - before[name]) for name in before.keys() & after.keys()}
-        throttles, cores = grown.get("clock_throttles"), usable_cores()
+        cores = usable_cores()
         conditions = Conditions(
             wall_s=grown["wall"],
             cores=cores,
@@ -251,7 +230,6 @@ class OtherWork:
             others_cpu_s=max(0.0, grown["busy"] - grown["own"]) if "busy" in grown else None,
             steal_s=grown.get("steal"),
             throttled_s=grown.get("throttled"),
-            clock_throttles=None if throttles is None else int(throttles),
             attempt=attempt,
         )
         return dataclasses.replace(conditions, disturbed=disturbance(conditions))
@@ -275,11 +253,4 @@ def _totals(cpus: list[int], running_s: float) -> _Totals:
             throttled_s.append(int(match[2]) * (1e-6 if match[1] == "usec" else 1e-9))
     if throttled_s:
         totals["throttled"] = max(throttled_s)
-    counts = [
-        read_text(f"/sys/devices/system/cpu/cpu{cpu}/thermal_throttle/{kind}_throttle_count")
-        for cpu in cpus
-        for kind in ("core", "package")
-    ]
-    if numbers := [int(count) for count in counts if count and count.isdecimal()]:
-        totals["clock_throttles"] = sum(numbers)
     return totals

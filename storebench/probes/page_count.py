@@ -30,7 +30,7 @@ _Ways = list[tuple[str, _CountFd]]
 
 @dataclass(frozen=True, kw_only=True)
 class Residency:
-    """The resident part of some files."""
+    """The resident part of some files, where it can be counted."""
 
     pages_total: int
     pages_resident: int | None
@@ -54,7 +54,7 @@ class CannotCountError(CellFailedError):
 
 def resident(paths: Paths) -> Residency:
     """Count the resident pages of files without touching any of them."""
-    return _residency(_ways(paths), lambda count: _per_file(paths, count), lambda: pages_of(paths))
+    return _residency(_ways(paths), lambda count: _per_file(paths, count))
 
 
 def pages_of(paths: Paths) -> int:
@@ -77,23 +77,17 @@ class OpenFiles:
         with contextlib.ExitStack() as stack:
             fds = [stack.enter_context(opened(path)) for path in paths]
             self._open = stack.pop_all()  # until this object is gone
-        sizes = [(fd, os.fstat(fd).st_size) for fd in fds]
-        self._sizes = [(fd, size) for fd, size in sizes if size]
-        self._pages = sum(_pages(size) for _, size in sizes)
+        self._sizes = [(fd, size) for fd in fds if (size := os.fstat(fd).st_size)]
         self._ways = _ways(paths)
 
     def resident(self) -> Residency:
         """Count the resident pages without touching any of them."""
         return _residency(
-            self._ways,
-            lambda count: ((_pages(size), count(fd, size)) for fd, size in self._sizes),
-            lambda: self._pages,
+            self._ways, lambda count: ((_pages(size), count(fd, size)) for fd, size in self._sizes)
         )
 
 
-def _residency(
-    ways: _Ways, counts: Callable[[_CountFd], Iterable[tuple[int, int]]], all_pages: Callable[[], int]
-) -> Residency:
+def _residency(ways: _Ways, counts: Callable[[_CountFd], Iterable[tuple[int, int]]]) -> Residency:
     """Count with the first method that works here; `counts` yields the pages of each file, and the resident ones."""
     reasons: list[str] = []
     for name, count in ways:
@@ -106,9 +100,9 @@ def _residency(
             reasons.append(f"{name}: {error.what}")
         else:
             return Residency(pages_total=total, pages_resident=pages, method=name) if total else NO_PAGES
-    if not (total := all_pages()):
+    if not ways:
         return NO_PAGES
-    return Residency(pages_total=total, pages_resident=None, method="unknown", reason="; ".join(reasons))
+    return Residency(pages_total=0, pages_resident=None, method="unknown", reason="; ".join(reasons))
 
 
 def _ways(paths: Paths) -> _Ways:

@@ -292,7 +292,6 @@ class Conditions:
     steal_s: float | None = None  # CPU seconds that a hypervisor gave to other machines.
     throttled_s: float | None = None
     """Seconds for which a CPU quota stopped the processes of this control group, summed over CPUs."""
-    clock_throttles: int | None = None  # How often CPUs lowered their clock because of heat or power.
     disturbed: str = ""  # Why the replicate counts as disturbed; "" if it does not.
     attempt: int = 1
     """How often the replicate was measured: again, at most twice, if it was disturbed or did not hold its state. The
@@ -331,8 +330,6 @@ class Counters:
     major_faults: int | None = None  # Page faults with I/O.
     minor_faults: int | None = None  # Page faults without I/O.
     read_calls: int | None = None  # System calls that read (/proc/PID/io syscr).
-    voluntary_switches: int | None = None
-    involuntary_switches: int | None = None
     cpu_user_s: float | None = None
     cpu_system_s: float | None = None
     peak_rss_bytes: int | None = None

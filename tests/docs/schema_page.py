@@ -78,8 +78,6 @@ _PLAIN = {
     "samples": "samples of the portion",
     "seconds": "wall time of the portion",
     "verdict": "whether the state was measured to be the one asked for",
-    "voluntary_switches": "context switches while waiting for something",
-    "involuntary_switches": "context switches because others wanted the processor",
     "cpu_user_s": "processor time in the processes' own code",
     "cpu_system_s": "processor time in the kernel for them",
     "reasons": "why a figure is null, by its name",

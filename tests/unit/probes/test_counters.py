@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -133,61 +131,16 @@ def test_a_worker_counts_while_it_lives(python: Python, big_file: Path) -> None:
     assert reaped["reasons"]["peak_rss_bytes"]
 
 
-def test_cpu_seconds_and_switches_are_those_of_the_time_between(tmp_path: Path) -> None:
+def test_cpu_seconds_are_those_of_the_time_between(tmp_path: Path) -> None:
     time.sleep(0.01)
     probe = CounterProbe([os.getpid()], tmp_path)
     probe.start()
     end = time.thread_time() + 0.2
     while time.thread_time() < end:
         pass
-    for _ in range(50):
-        time.sleep(0.001)
     found = probe.stop()
-    assert found.cpu_user_s is not None
-    assert found.cpu_system_s is not None
-    assert 0.15 < found.cpu_user_s + found.cpu_system_s < 0.6
-    assert found.voluntary_switches is not None
-    assert found.voluntary_switches >= 50
-
-
-THREADS = """
-import sys, threading, time
-stop = threading.Event()
-def sleep_often():
-    while not stop.is_set():
-        time.sleep(0.001)
-threads = [threading.Thread(target=sleep_often) for _ in range(2)]
-for thread in threads:
-    thread.start()
-print("running", flush=True)
-sys.stdin.readline()
-stop.set()
-for thread in threads:
-    thread.join()
-print("ended", flush=True)
-sys.stdin.readline()
-"""
-
-
-def test_switches_of_every_thread_of_a_worker_count_or_are_null(tmp_path: Path) -> None:
-    pipe = subprocess.PIPE
-    with subprocess.Popen([sys.executable, "-c", THREADS], stdin=pipe, stdout=pipe, text=True) as worker:
-        assert worker.stdin is not None
-        assert worker.stdout is not None
-        probe = CounterProbe([worker.pid], tmp_path)
-        worker.stdout.readline()
-        probe.start()
-        deadline = time.monotonic() + 60
-        while (probe.stop().voluntary_switches or 0) <= 50:
-            assert time.monotonic() < deadline, "only the main thread is counted, and that one waits"
-            time.sleep(0.02)
-        worker.stdin.write("stop\n")
-        worker.stdin.flush()
-        worker.stdout.readline()
-        ended = probe.stop()
-        worker.stdin.close()
-    assert ended.voluntary_switches is None
-    assert ended.reasons["voluntary_switches"].startswith("threads of pid")
+    assert found.cpu_s is not None
+    assert 0.15 < found.cpu_s < 0.6
 
 
 PEAK = """
