@@ -14,7 +14,6 @@ from storebench.formats.reader import RequestTable
 from storebench.loading.augment import Augment
 from storebench.probes.batch_io import BatchIo
 from storebench.settings.backend import Backend
-from storebench.settings.words import Fill
 
 # The worker number of batches that the loop's own process made.
 LOOP_WORKER = -1
@@ -58,8 +57,6 @@ class LoadJob:
     shuffle: bool = True
     passes: int = 1
     prepare: "Prepare | None" = None
-    store_fill: Fill = Fill.PRELOAD
-    store_memory_bytes: int | None = None
     url: str = ""
 
 

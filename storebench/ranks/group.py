@@ -37,6 +37,9 @@ class Group:
 
     membership = Membership()
 
+    def __init__(self, progress: RankProgress = NO_PROGRESS) -> None:
+        self.progress = progress
+
     def barrier(self) -> None:
         """Wait until every rank is here."""
 
@@ -62,29 +65,29 @@ class TorchGroup(Group):
     def __init__(self, membership: Membership, progress: RankProgress = NO_PROGRESS) -> None:
         import torch.distributed as dist
 
+        super().__init__(progress)
         self.membership = membership
-        self._progress = progress
         self._dist = dist
 
     def barrier(self) -> None:
-        with self._progress.waiting():
+        with self.progress.waiting():
             self._dist.barrier()
 
     def gather(self, value: T) -> list[T] | None:
         places: list[T | None] | None = [None] * self.membership.ranks if self.membership.leads else None
-        with self._progress.waiting():
+        with self.progress.waiting():
             self._dist.gather_object(value, places)
         return cast("list[T] | None", places)
 
     def exchange(self, value: T) -> list[T]:
         places: list[T | None] = [None] * self.membership.ranks
-        with self._progress.waiting():
+        with self.progress.waiting():
             self._dist.all_gather_object(places, value)
         return cast("list[T]", places)
 
     def broadcast(self, value: T) -> T:
         places = [value]
-        with self._progress.waiting():
+        with self.progress.waiting():
             self._dist.broadcast_object_list(places, src=0)
         return places[0]
 

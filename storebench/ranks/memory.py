@@ -35,17 +35,6 @@ def available_bytes(most: int | None) -> tuple[int, str]:
     return min(sizes, default=(2**63 - 1, "nothing"))
 
 
-def refusal(needed: int, most: int | None, node: int) -> str | None:
-    """Return one line with the reason why a data store does not fit into the memory of this node; None if it fits."""
-    available, limit = available_bytes(most)
-    if needed <= available:
-        return None
-    return (
-        f"the data store needs {rounded_bytes(needed)} of memory on node {node}, and {limit} "
-        f"leaves it {rounded_bytes(available)}"
-    )
-
-
 def check_room(cell: Cell, manifest: Manifest, nodes: int, node: int = 0) -> None:
     """Refuse a data store that does not fit into the memory of this node. Nothing has been read yet."""
     if cell.share is not Share.STORE:
@@ -57,6 +46,11 @@ def check_room(cell: Cell, manifest: Manifest, nodes: int, node: int = 0) -> Non
         local_ranks=-(-cell.ranks // nodes),
         batch_size=cell.batch_size,
     )
-    refused = refusal(needed, cell.store_memory_bytes, node)
-    if refused is not None:
-        raise UsageError(refused, where=cell.backend.name, hint="Use more nodes or fewer samples.")
+    available, limit = available_bytes(cell.store_memory_bytes)
+    if needed > available:
+        raise UsageError(
+            f"the data store needs {rounded_bytes(needed)} of memory on node {node}, and {limit} "
+            f"leaves it {rounded_bytes(available)}",
+            where=cell.backend.name,
+            hint="Use more nodes or fewer samples.",
+        )

@@ -29,11 +29,10 @@ from storebench.loading.batch import (
     empty_batch,
 )
 from storebench.loading.batch_memory import Regions
-from storebench.loading.loader import batch_shape, requests_of
+from storebench.loading.loader import BatchLoader, batch_shape, requests_of
 from storebench.loading.producer import Producer
 from storebench.ranks.group import Group, LostRankError
 from storebench.ranks.heartbeat import NO_PROGRESS, RankProgress
-from storebench.ranks.sharing import SharedLoader
 
 _FAMILY = "AF_UNIX"
 
@@ -135,17 +134,22 @@ class _Piece(NamedTuple):
     indices: Indices
 
 
-class NodeLoader(SharedLoader):
+class NodeLoader(BatchLoader):
     """Serve the batches of one rank. The first rank of its node reads them for all ranks there."""
 
-    _side: "_Reader | _Guest | None" = None
+    serves_empty = True
+
+    def __init__(self, job: LoadJob, *, group: Group, workers: int = 0, pin: bool = False) -> None:
+        super().__init__(job, workers=workers, pin=pin)
+        self._group = group
+        self._side: _Reader | _Guest | None = None
 
     def open(self) -> list[ReaderReport]:
         """Connect the ranks of the node, allocate their shared memory, and open the reader on the first rank."""
-        reads = self.group.membership.leads_node
+        reads = self._group.membership.leads_node
         # If a thread waits for other ranks, the loop does not.
-        lines = connect_node(self.group, NO_PROGRESS if reads and self.workers else self.progress)
-        rows = self.group.membership.local_ranks * self.job.batch_size
+        lines = connect_node(self._group, NO_PROGRESS if reads and self.workers else self._group.progress)
+        rows = self._group.membership.local_ranks * self.job.batch_size
         side: _Reader | _Guest = (
             _Reader(self.job, lines, rows=rows, has_thread=self.workers > 0)
             if reads

@@ -60,7 +60,7 @@ def run_rank(job: CellJob, folder: Path, replicate: Callable[[Setup], list[Recor
         progress = RankProgress.create(folder, me.rank)
         group = _joined(job, me, progress)
         progress.begin("the preparation")
-        records = replicate(Setup.of(job, group=group, progress=progress))
+        records = replicate(Setup.of(job, group))
         progress.begin("the end")
         group.close()
     except Exception as error:  # noqa: BLE001 - the last resort: the failure names it, the log holds the traceback

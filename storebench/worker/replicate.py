@@ -14,6 +14,7 @@ from storebench.loading.producer import ProcessSettings
 from storebench.probes.cgroup import MemoryGroup
 from storebench.probes.code import package_folder
 from storebench.probes.loop_mount import mount_image
+from storebench.ranks.group import Group
 from storebench.ranks.heartbeat import RankProgress
 from storebench.ranks.launch import RANKS_DIR
 from storebench.record.lines import record_to_dict
@@ -179,7 +180,7 @@ def main(arguments: Sequence[str]) -> int:
         group = None if job.memory_group is None else MemoryGroup.at(job.memory_group)
         if job.image is not None:
             mount_image(job.image, job.store, job.cell.readahead_kib or 0)
-        records = run(Setup.of(job, progress=RankProgress.create(path.parent, 0)), owns_process=True)
+        records = run(Setup.of(job, Group(RankProgress.create(path.parent, 0))), owns_process=True)
     except Exception as error:  # noqa: BLE001 - the last resort: the record names it, the log holds the traceback
         failed = failed_answer(job, error)
         return write_answer(job, dataclasses.asdict(failed), failed.exit_code)

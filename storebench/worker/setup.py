@@ -20,7 +20,7 @@ from storebench.loading.producer import native_orders
 from storebench.probes.cgroup import LimitedCache, MemoryGroup
 from storebench.probes.throttle import EmulatedTier
 from storebench.ranks.group import ALONE, Group
-from storebench.ranks.heartbeat import NO_PROGRESS, RankProgress
+from storebench.ranks.heartbeat import RankProgress
 from storebench.ranks.membership import Membership
 from storebench.ranks.trainers import Trainer, seed_of
 from storebench.record.manifest import Manifest
@@ -54,11 +54,10 @@ class Setup:
     sampling: Sampling
     opened: list[ReaderReport] = field(default_factory=list)
     group: Group = ALONE
-    progress: RankProgress = NO_PROGRESS
     trainer_group: "ProcessGroup | None" = None
 
     @classmethod
-    def of(cls, job: CellJob, group: Group = ALONE, progress: RankProgress = NO_PROGRESS) -> Self:
+    def of(cls, job: CellJob, group: Group = ALONE) -> Self:
         """Make the parts, reading only the manifest of the store."""
         cell, tier = job.cell, None
         if cell.tier is not None and job.tier_group is not None:
@@ -93,8 +92,6 @@ class Setup:
             threads=cell.threads,
             shuffle=cell.shuffle,
             passes=cell.passes or 1,
-            store_fill=cell.store_fill,
-            store_memory_bytes=cell.store_memory_bytes,
             url=job.url,
         )
         limit = None
@@ -107,11 +104,10 @@ class Setup:
             pages=pages,
             augment=augment,
             step=step,
-            loader=_loader(cell, load, group, progress),
+            loader=_loader(cell, load, group),
             limit=limit,
             tier=tier,
             group=group,
-            progress=progress,
             sampling=Sampling(
                 cell=cell,
                 count=manifest.count,
@@ -139,6 +135,10 @@ class Setup:
     def membership(self) -> Membership:
         """The place of this process among the ranks of its job."""
         return self.group.membership
+
+    @property
+    def progress(self) -> RankProgress:
+        return self.group.progress
 
     @property
     def pids(self) -> set[int]:
@@ -207,7 +207,7 @@ def _step(
     return step
 
 
-def _loader(cell: Cell, job: LoadJob, group: Group, progress: RankProgress) -> BatchLoader:
+def _loader(cell: Cell, job: LoadJob, group: Group) -> BatchLoader:
     """Return the loader of this process; it may share reading with other ranks."""
     pin = cell.device.startswith("cuda")
     if cell.share is Share.NONE:
@@ -220,7 +220,7 @@ def _loader(cell: Cell, job: LoadJob, group: Group, progress: RankProgress) -> B
     if cell.share is Share.NODE:
         from storebench.ranks.node_loader import NodeLoader
 
-        return NodeLoader(job, group=group, progress=progress, workers=cell.workers, pin=pin)
+        return NodeLoader(job, group=group, workers=cell.workers, pin=pin)
     from storebench.ranks.data_store import StoreLoader
 
-    return StoreLoader(job, group=group, progress=progress, workers=cell.workers, pin=pin)
+    return StoreLoader(job, group=group, fill=cell.store_fill, pin=pin)

@@ -14,13 +14,10 @@ import psutil
 import pytest
 
 from storebench.analysis.checks.records import validate_records
-from storebench.errors import CellFailedError
 from storebench.probes.page_count import Residency, resident
 from storebench.ranks.group import Group
 from storebench.ranks.heartbeat import Position
-from storebench.ranks.memory import check_room, needed_bytes
 from storebench.record.lines import RECORDS_NAME, read_records
-from storebench.record.manifest import Manifest
 from storebench.record.schema import CacheVerdict, Cell, DataStoreFacts, Record
 from storebench.worker.job import CellJob
 from storebench.worker.replicate import run as run_replicate
@@ -278,27 +275,3 @@ def test_a_data_store_that_does_not_fit_is_refused_before_it_is_read(bench: Benc
     assert "lmdb: the data store needs 0." in done.stderr.splitlines()[-1]
     assert "of memory on node 0, and store_memory leaves it 0.01 MiB" in done.stderr
     assert not (tmp_path / "run").exists()
-
-
-def test_pixels_that_do_not_fit_are_refused_although_their_payloads_would(
-    bench: Bench, run_folder: Path
-) -> None:
-    """Only ranks know that a reader decodes; they refuse before they read."""
-    cell = cell_of("png:threads", share="store", ranks=2, batch_size=1, limit=64)
-    job = cell_job(cell, bench.stores, run_folder)
-    manifest = Manifest.read(job.store)
-    pixels, payloads = (
-        needed_bytes(64, size, ranks=2, local_ranks=2, batch_size=1)
-        for size in (64 * manifest.dataset.image_bytes, manifest.payload_bytes)
-    )
-    assert payloads < pixels
-    cell = dataclasses.replace(cell, store_memory_bytes=(payloads + pixels) // 2)
-    check_room(cell, manifest, nodes=1)
-    why = "needs .* on node 0, and store_memory leaves it"
-    in_ranks(2, functools.partial(refused_rank, job=dataclasses.replace(job, cell=cell), why=why))
-
-
-def refused_rank(group: Group, *, job: CellJob, why: str) -> None:
-    setup = Setup.of(job, group=group)
-    with pytest.raises(CellFailedError, match=f"the data store {why}"):
-        run_replicate(setup)

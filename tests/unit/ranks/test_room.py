@@ -5,7 +5,7 @@ import pytest
 from storebench.errors import UsageError
 from storebench.probes import cgroup
 from storebench.probes.cgroup import MemoryGroup, memory_group, memory_room_bytes
-from storebench.ranks.memory import available_bytes, needed_bytes, refusal
+from storebench.ranks.memory import available_bytes, needed_bytes
 
 MIB = 1 << 20
 
@@ -22,9 +22,6 @@ def test_each_node_needs_its_part_and_a_bounded_rest() -> None:
 
 def test_a_limit_that_was_asked_for_is_named() -> None:
     assert available_bytes(MIB) == (MIB, "store_memory")
-    assert refusal(MIB, MIB, 0) is None
-    line = refusal(3 * MIB, MIB, 1)
-    assert line == "the data store needs 3 MiB of memory on node 1, and store_memory leaves it 1 MiB"
 
 
 def test_a_control_group_leaves_what_its_processes_do_not_use(monkeypatch: pytest.MonkeyPatch) -> None:
