@@ -1,23 +1,24 @@
 """The nodes of a run: which one this process is on, and how the first one tells the others what to run."""
 
 import contextlib
+import functools
 import json
-import subprocess
-import sys
+import math
+import socket
+import socketserver
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
 from storebench.errors import CellFailedError, UsageError
-from storebench.probes.code import cell_environment
 from storebench.ranks.membership import Membership
-from storebench.system import processes
 
 # Time for the nodes of a run to reach the first one, from the start of each.
 REACH_S = 60.0
 _MOST_PORT = 65_533  # two more follow
-_END_S = 3.0
+_RETRY_S = 0.2
 # Time after which a wait on the board begins anew, so that the loss of the first node is noticed.
 _PATIENCE_S = 5.0
 
@@ -73,28 +74,17 @@ def _bracketed(host: str) -> str:
 
 
 class Board:
-    """The values that the nodes of a run have told each other. Use it as a context manager."""
+    """The values that the nodes of a run have told each other, kept by the first one. Use it as a context manager."""
 
     def __init__(self, place: NodeAddress, *, reach_s: float = REACH_S) -> None:
         self._place = place
-        self._reached = False
-        leads = "leads" if place.leads else "follows"
-        self._process = processes.start_program(
-            [
-                *(sys.executable, "-P", "-m", "storebench.ranks.rendezvous"),
-                *(place.host, str(place.port), leads, str(reach_s)),
-            ],
-            env=cell_environment(),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
+        self._server = _Server(place.port) if place.leads else None
         try:
-            self._answer()
+            self._connection = self._connected(reach_s)
         except BaseException:
-            self.close()
+            self._end_server()
             raise
+        self._lines = self._connection.makefile("rwb")
 
     def __enter__(self) -> Self:
         return self
@@ -103,58 +93,102 @@ class Board:
         self.close()
 
     def set(self, key: str, value: Mapping[str, Any]) -> None:
-        self._command({"set": [key, json.dumps(value)]})
+        self._answer({"key": key, "value": value})
 
     def get(self, key: str, timeout_s: float | None = None) -> dict[str, Any] | None:
         """Return a value, once it is told; None if it is not within `timeout_s` seconds. None waits without limit."""
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
         while True:
-            left_s = _PATIENCE_S if deadline is None else min(_PATIENCE_S, deadline - time.monotonic())
-            answer = self._command({"get": key, "timeout_s": max(0.1, left_s)})
-            if "text" in answer:
-                value: dict[str, Any] = json.loads(answer["text"])
+            wait_s = min(_PATIENCE_S, max(0.1, deadline - time.monotonic()))
+            value: dict[str, Any] | None = self._answer({"key": key, "timeout_s": wait_s})
+            if value is not None or time.monotonic() >= deadline:
                 return value
-            if deadline is not None and time.monotonic() >= deadline:
-                return None
 
     def close(self) -> None:
-        """End the process that reaches the board."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
         with contextlib.suppress(OSError):
-            self._process.stdin.close()
+            self._lines.close()
+        self._connection.close()
+        self._end_server()
+
+    def _end_server(self) -> None:
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+
+    def _connected(self, reach_s: float) -> socket.socket:
+        place, deadline = self._place, time.monotonic() + reach_s
+        while True:
+            try:
+                connection = socket.create_connection(
+                    (place.host, place.port), max(1.0, deadline - time.monotonic())
+                )
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise CellFailedError(
+                        f"the first node cannot be reached at {_bracketed(place.host)}:{place.port}",
+                        where=f"node {place.node}",
+                        hint="Start all nodes within a minute, and look for a firewall.",
+                    ) from None
+                time.sleep(_RETRY_S)
+            else:
+                connection.settimeout(2 * _PATIENCE_S)
+                return connection
+
+    def _answer(self, command: Mapping[str, Any]) -> Any:
         try:
-            self._process.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._process.stdout.close()
+            self._lines.write(json.dumps(command).encode() + b"\n")
+            self._lines.flush()
+            return json.loads(self._lines.readline())
+        except (OSError, ValueError):
+            raise CellFailedError(
+                "the first node has ended the run",
+                where=f"node {self._place.node}",
+                hint="Its output says why.",
+            ) from None
 
-    def _command(self, command: Mapping[str, Any]) -> dict[str, Any]:
-        assert self._process.stdin is not None
-        with contextlib.suppress(OSError):  # it has ended, and its answer holds the reason
-            self._process.stdin.write(json.dumps(command) + "\n")
-            self._process.stdin.flush()
-        return self._answer()
 
-    def _answer(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        answer: dict[str, Any] = json.loads(line) if line else {"error": "it has ended"}
-        if "error" in answer:
-            self.close()
-            raise self._lost()
-        self._reached = True
-        return answer
+class _Server(socketserver.ThreadingTCPServer):
+    """Keeps the values on the first node, one thread per connected node."""
 
-    def _lost(self) -> CellFailedError:
-        where, address = f"node {self._place.node}", f"{_bracketed(self._place.host)}:{self._place.port}"
-        if self._reached:
-            return CellFailedError(
-                "the first node has ended the run", where=where, hint="Its output says why."
-            )
-        return CellFailedError(
-            f"the first node cannot be reached at {address}",
-            where=where,
-            hint="Start all nodes within a minute, and look for a firewall.",
-        )
+    allow_reuse_address = daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, port: int) -> None:
+        self.values: dict[str, Any] = {}
+        self.told = threading.Condition()
+        if socket.has_dualstack_ipv6():
+            self.address_family = socket.AF_INET6
+        try:
+            super().__init__(("", port), _Answers)
+        except OSError as error:
+            raise CellFailedError(
+                f"port {port} cannot be used: {error.strerror}",
+                where="--rendezvous",
+                hint="Name another port.",
+            ) from None
+        threading.Thread(target=self.serve_forever, args=(0.1,), daemon=True).start()
+
+    def server_bind(self) -> None:
+        if self.address_family == socket.AF_INET6:
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        super().server_bind()
+
+    def handle_error(self, *_request: object) -> None:
+        """Say nothing: a node that has ended is noticed where its answer is missing."""
+
+
+class _Answers(socketserver.StreamRequestHandler):
+    server: _Server
+
+    def handle(self) -> None:
+        values, told = self.server.values, self.server.told
+        for line in self.rfile:
+            command = json.loads(line)
+            key, value = command["key"], command.get("value")
+            with told:
+                if value is not None:
+                    values[key] = value
+                    told.notify_all()
+                elif told.wait_for(functools.partial(values.__contains__, key), command["timeout_s"]):
+                    value = values[key]
+            self.wfile.write(json.dumps(value).encode() + b"\n")

@@ -8,9 +8,7 @@ import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-import psutil
 import pytest
 
 from storebench.errors import CellFailedError, UsageError
@@ -177,22 +175,17 @@ def test_a_rank_that_hangs_on_another_node_is_named(bench: Bench, tmp_path: Path
     assert (record.failure or "").startswith("rank 1 on node 1 made no progress for 4 s during epoch 0")
 
 
-def test_an_interrupted_wait_for_the_first_node_leaves_no_process(
-    port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(_board: Board) -> dict[str, Any]:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("storebench.ranks.nodes._END_S", 0.1)
-    monkeypatch.setattr(Board, "_answer", interrupted)
-    before = set(psutil.Process().children())
-    with pytest.raises(KeyboardInterrupt):
-        Board(NodeAddress(node=1, nodes=2, host="127.0.0.1", port=port))
-    assert set(psutil.Process().children()) <= before
+def test_nodes_tell_each_other_values(port: int) -> None:
+    first, second = (NodeAddress(node=node, nodes=2, host="127.0.0.1", port=port) for node in range(2))
+    with Board(first) as leader, Board(second) as follower:
+        assert follower.get("job/0", 0.2) is None
+        leader.set("job/0", {"job": "é"})
+        assert follower.get("job/0") == {"job": "é"}
+        with pytest.raises(CellFailedError, match=f"port {port} cannot be used"):
+            Board(first)
 
 
-@pytest.mark.full
-def test_a_node_without_its_first_is_told_so(bench: Bench, tmp_path: Path, port: int) -> None:
+def test_a_node_without_its_first_is_told_so(port: int) -> None:
     place = NodeAddress(node=1, nodes=2, host="127.0.0.1", port=port)
     with pytest.raises(CellFailedError, match=f"the first node cannot be reached at 127.0.0.1:{port}"):
         Board(place, reach_s=1)

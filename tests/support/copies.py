@@ -27,7 +27,7 @@ from storebench.system.processes import fork_when_settled
 RANKS = ("torch.distributed.launcher.api", "torch._dynamo")
 """What the agent and the ranks of a job import, the second for DistributedDataParallel."""
 
-_PROGRAMS = ("storebench.worker", "storebench.ranks.agent", "storebench.ranks.rendezvous")
+_PROGRAMS = ("storebench.worker", "storebench.ranks.agent")
 _NEW_MOUNTS, _PRIVATE = 0x20000, 0x4000 | 0x40000  # CLONE_NEWNS; MS_REC | MS_PRIVATE
 
 
