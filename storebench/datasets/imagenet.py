@@ -1,16 +1,16 @@
 """ImageNet (ILSVRC2012): class folders, or the published archives, which are read without unpacking."""
 
-from collections.abc import Sequence
+import itertools
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from storebench.datasets import images
 from storebench.datasets.base import Dataset, DatasetInfo, Origin, Provenance
-from storebench.datasets.containers.base import ByteSpans
-from storebench.datasets.containers.tar import name_before
-from storebench.datasets.files import ImageFiles
+from storebench.datasets.containers.base import ByteSpans, Classes, NamedFields
+from storebench.datasets.containers.dataset import ContainerImages
+from storebench.datasets.containers.scan import scanned
+from storebench.datasets.containers.tar import TarShards
 from storebench.datasets.folder import (
     TEST_FOLDERS,
     has_class_folders,
@@ -18,7 +18,7 @@ from storebench.datasets.folder import (
     open_class_folders,
 )
 from storebench.datasets.listing import Listings
-from storebench.datasets.sources import Member, files_digest, members, open_source
+from storebench.datasets.sources import Member, members, open_source
 from storebench.errors import CorruptDataError, DataNotFoundError
 from storebench.plain_text import text_of_name
 from storebench.settings.words import Split
@@ -61,10 +61,33 @@ def _open_train(folder: Path, image_size: int | None, listings: Listings | None)
             where=folder,
             hint=f"Put {TRAIN_TAR} there, or class folders in train/.",
         )
-    by_class = _train_members(path)
-    classes = tuple(sorted(by_class))
-    ordered = [(member, label) for label, wnid in enumerate(classes) for member in by_class[wnid]]
-    return TarDataset(path, ordered, classes, image_size)
+    archive = TrainArchive("ImageNet's archive", [path.absolute()], NamedFields())
+    container = scanned(archive, listings)
+    info = DatasetInfo(
+        name=NAME,
+        split=Split.TRAIN,
+        count=len(container.classes.labels),
+        image_shape=images.square(None),
+        class_names=container.classes.names,
+        provenance=Provenance(origin=Origin.REAL, source=path.name),
+        fingerprint="",
+    )
+    return ContainerImages(info, container, image_size)
+
+
+class TrainArchive(TarShards):
+    """The published archive, a tar of one tar per class, which is read without unpacking."""
+
+    streams = False
+
+    def scan(self) -> None:
+        self.spans = ByteSpans(self.files)
+        by_class = _train_members(self.files[0])
+        names = tuple(sorted(by_class))
+        for member in itertools.chain.from_iterable(map(by_class.__getitem__, names)):
+            self.spans.append(0, member.offset, member.size)
+        counts = [len(by_class[name]) for name in names]
+        self.classes = Classes(np.repeat(np.arange(len(names)), counts), names)
 
 
 def _train_members(path: Path) -> dict[str, list[Member]]:
@@ -89,42 +112,3 @@ def _train_members(path: Path) -> dict[str, list[Member]]:
     if not any(classes.values()):
         raise CorruptDataError("holds no images", where=path, hint="Use the original archive.")
     return {wnid: of_class for wnid, of_class in classes.items() if of_class}
-
-
-class TarDataset(ImageFiles):
-    """Serve the JPEGs of an archive by their offsets; each process opens the archive itself."""
-
-    def __init__(
-        self,
-        path: Path,
-        samples: Sequence[tuple[Member, int]],
-        class_names: tuple[str, ...],
-        image_size: int | None,
-    ) -> None:
-        self._path = path
-        self._spans = ByteSpans([path])
-        for member, _ in samples:
-            self._spans.append(0, member.offset, member.size)
-        self.labels = np.array([label for _, label in samples], dtype=np.int64)
-        info = DatasetInfo(
-            name=NAME,
-            split=Split.TRAIN,
-            count=len(samples),
-            image_shape=images.square(None),
-            class_names=class_names,
-            provenance=Provenance(origin=Origin.REAL, source=path.name),
-            fingerprint="",
-        )
-        sizes = images.sizes_of(images.probed_headers(self._read, len(samples)))
-        self.describe(
-            "tar", info, sizes, image_size, self._spans.digest(), self.labels.tobytes(), files_digest([path])
-        )
-
-    def locate(self, index: int) -> str:
-        return f"{self._path}:{name_before(self._path, self._spans.place(index)[1])}"
-
-    def file_sizes(self) -> npt.NDArray[np.int64]:
-        return self._spans.sizes()
-
-    def _read(self, index: int, most_bytes: int = images.MOST_FILE_BYTES) -> bytes:
-        return self._spans.read(index, most_bytes=most_bytes)

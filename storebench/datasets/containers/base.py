@@ -168,6 +168,12 @@ class Container(ABC):
         return None
 
     @property
+    def identity(self) -> tuple[object, ...]:
+        """What tells its samples from others."""
+        labels = fingerprint(self.classes.labels.tobytes())
+        return self.asked, labels, self.classes.names, self.digest
+
+    @property
     def handle(self) -> Any:
         with _OPENING:
             if "_handle" not in self.__dict__:
@@ -268,16 +274,13 @@ class ByteSpans:
     def shard(self, index: int) -> int:
         return self._shards[index]
 
-    def read(self, index: int, *, behind: int = 0, most_bytes: int = MOST_FILE_BYTES) -> bytes:
-        """Return a range, or the first bytes of it, with some bytes behind it."""
+    def read(self, index: int, *, behind: int = 0) -> bytes:
+        """Return a range, with some bytes behind it."""
         path, offset, size = self.place(index)
-        return read_at(path, offset, min(size + behind, most_bytes))
+        return read_at(path, offset, min(size + behind, MOST_FILE_BYTES))
 
     def sizes(self) -> npt.NDArray[np.int64]:
         return np.array(self._sizes, np.int64)
-
-    def digest(self) -> str:
-        return fingerprint(*(column.tobytes() for column in (self._shards, self._offsets, self._sizes)))
 
     def __len__(self) -> int:
         return len(self._shards)

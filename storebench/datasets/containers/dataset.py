@@ -42,7 +42,6 @@ def open_container(
     elif len(classes.names) == 1:
         notes.append("one class only, so every label is 0")
     source = f"{container.kind} ({number_of(len(container.files), 'file')})"
-    identity = container.asked, fingerprint(classes.labels.tobytes()), classes.names, container.digest
     info = DatasetInfo(
         name=CONTAINER_PREFIX + text_of_name(text),
         split=split,
@@ -50,7 +49,7 @@ def open_container(
         image_shape=container.shape,
         class_names=classes.names,
         provenance=Provenance(origin=Origin.REAL, source=source).noted(*notes),
-        fingerprint=fingerprint("pixels", container.shape, *identity),
+        fingerprint=fingerprint("pixels", container.shape, *container.identity),
     )
     if image_size is not None and not container.are_files:
         raise UsageError(
@@ -60,7 +59,7 @@ def open_container(
         )
     samples: Dataset = ContainerPixels(info, container)
     if container.are_files:
-        samples = ContainerImages(info, container, image_size, identity)
+        samples = ContainerImages(info, container, image_size)
     return ChosenSamples(samples, labelled.tolist(), ("labelled",)) if unlabelled else samples
 
 
@@ -79,13 +78,11 @@ def in_place(dataset: Dataset) -> tuple[Container, Sequence[int]] | None:
 class ContainerImages(ImageFiles):
     """Serve the image files that a container holds."""
 
-    def __init__(
-        self, info: DatasetInfo, container: Container, image_size: int | None, identity: tuple[object, ...]
-    ) -> None:
+    def __init__(self, info: DatasetInfo, container: Container, image_size: int | None) -> None:
         self.container = container
         self.labels = container.classes.labels
         self.layout_note = info.provenance.note
-        self.describe("container", info, container.sizes, image_size, *identity)
+        self.describe("container", info, container.sizes, image_size, *container.identity)
 
     def locate(self, index: int) -> str:
         return self.container.locate(index)

@@ -56,7 +56,7 @@ def test_an_image_that_does_not_decode_is_named_with_its_archive(root: Path) -> 
     path = put_train_tar(root)
     with pytest.raises(CorruptDataError) as caught:
         open_dataset(TRAIN, root).sample(1)
-    assert f"{path}:n01_1.JPEG: does not decode" in str(caught.value)
+    assert f"{path}:n01_1.JPEG at byte " in str(caught.value)
 
 
 @pytest.mark.parametrize("cut", [0, 700, 3000, -10_200])
@@ -99,5 +99,5 @@ def test_names_in_an_archive_that_are_no_utf8_are_read_and_named(root: Path) -> 
     dataset = open_dataset(TRAIN, root)
     assert dataset.info.class_names == (r"\xe9",)
     dataset.sample(0)
-    with pytest.raises(CorruptDataError, match=r"_2\.JPEG: does not decode"):
+    with pytest.raises(CorruptDataError, match=r"_2\.JPEG at byte .*: does not decode"):
         dataset.sample(1)
