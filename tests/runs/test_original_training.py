@@ -130,9 +130,9 @@ def test_a_file_that_does_not_decode_is_named(tmp_path: Path, run_folder: Path) 
     content = sorted(photos.glob("*/*"))[5].read_bytes()
     [cell] = scenario(dataset=f"folder:{photos}", model="tiny", backends=["memory+original:python"]).cells()
     store = cell_job(cell, tmp_path / "stores", run_folder).store
-    payloads = bytearray((store / "payloads.bin").read_bytes())
+    payloads = bytearray((store / "data.npy").read_bytes())
     payloads[payloads.index(content) + len(content) // 2] ^= 1  # the store was damaged after it was built
-    (store / "payloads.bin").write_bytes(payloads)
+    (store / "data.npy").write_bytes(payloads)
     job = LoadJob(store=store, backend=parse_backend("memory+original:python"), augment=Augment(resized=24))
     with get_loader("ring")(job, workers=1) as opened:
         opened.open()

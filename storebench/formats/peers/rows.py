@@ -163,11 +163,3 @@ def required(path: Path) -> Path:
     if not path.is_file():
         raise damaged("the file is missing", path)
     return path
-
-
-def whole_offsets(offsets: Integers, count: int, end: int, path: Path) -> list[int]:
-    """Return the bounds of `count` payloads that fill `end` bytes; raise `CorruptStoreError` if they do not."""
-    if offsets.shape != (count + 1,) or offsets[0] != 0 or offsets[-1] != end or (np.diff(offsets) < 0).any():
-        raise damaged("the payloads and their offsets do not belong together", path)
-    bounds: list[int] = offsets.tolist()
-    return bounds

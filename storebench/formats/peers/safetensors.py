@@ -8,7 +8,8 @@ import numpy as np
 
 from storebench.formats.base import FormatInfo, ReaderInfo
 from storebench.formats.common import damaged
-from storebench.formats.peers.rows import IMAGE, LABEL, PeerFormat, Row, RowsReader, required, whole_offsets
+from storebench.formats.packed import whole_offsets
+from storebench.formats.peers.rows import IMAGE, LABEL, PeerFormat, Row, RowsReader, required
 from storebench.formats.peers.writers import PackedWriter
 
 OFFSET = "offset"
