@@ -2,11 +2,11 @@
 
 import array
 import contextlib
+import itertools
 import os
 import re
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -176,7 +176,8 @@ class FilesThreadsReader(FilesReader):
         if not any_size(manifest.codec):
             self.payload_codec = "raw"
         self._pool = ThreadPoolExecutor(self._threads, "storebench-files")
-        self._ahead: _Ahead | None = None
+        self._asking = ThreadPoolExecutor(1, "storebench-files-ahead")
+        self._planned: Iterator[int] = iter(())
 
     @classmethod
     def ahead_bytes(cls, options: Options, manifest: Manifest) -> int:
@@ -193,8 +194,7 @@ class FilesThreadsReader(FilesReader):
             payloads[row] = self._read(numbers[row])
 
         self.spread(read, len(numbers))
-        if self._ahead is not None:
-            self._ahead.served(len(numbers))
+        self._ask_ahead(len(numbers))
         return payloads
 
     def spread(self, work: Callable[[int], None], count: int) -> None:
@@ -220,61 +220,35 @@ class FilesThreadsReader(FilesReader):
             spent[row] = time.perf_counter_ns() - start
 
         self.spread(make, len(numbers))
-        if self._ahead is not None:
-            self._ahead.served(len(numbers))
+        self._ask_ahead(len(numbers))
         # The threads decode at the same time: the mean of their times is the share of this call's wall time.
         return Fetched(payload_bytes=out.nbytes, decode_ns=sum(spent) // min(self._threads, len(numbers)))
 
     def _plan(self, batches: Sequence[Indices]) -> None:
-        self._stop()
-        if batches and self.options.ahead:
-            numbers = np.concatenate(list(batches))
-            self._ahead = _Ahead(self, self._checked(numbers), self.options.ahead)
+        numbers = np.concatenate(list(batches)) if batches and self.options.ahead else np.empty(0, np.int64)
+        self._planned = iter(self._checked(numbers))
+        self._ask_ahead(self.options.ahead)
+
+    def _ask_ahead(self, count: int) -> None:
+        """Let a thread ask the kernel for the next files of the plan."""
+        if numbers := list(itertools.islice(self._planned, count)):
+            self._asking.submit(self._advise, numbers)
+
+    def _advise(self, numbers: list[int]) -> None:
+        for number in numbers:
+            with contextlib.suppress(OSError):  # left to the read that follows
+                handle = os.open(self.path(number), os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_WILLNEED)
+                finally:
+                    os.close(handle)
 
     def notes(self) -> dict[str, str]:
         return {"threads": str(self._threads), "asked ahead": f"{self.options.ahead} files"}
 
     def _close(self) -> None:
-        self._stop()
+        self._asking.shutdown(cancel_futures=True)
         self._pool.shutdown()
-
-    def _stop(self) -> None:
-        if self._ahead is not None:
-            self._ahead.stop()
-            self._ahead = None
-
-
-class _Ahead:
-    """A thread that reads files ahead in the order of the plan, a bounded number beyond the served ones."""
-
-    def __init__(self, reader: FilesThreadsReader, numbers: list[int], most: int) -> None:
-        self._reader = reader
-        self._numbers = numbers
-        self._room = threading.Semaphore(most)
-        self._stopped = False
-        self._thread = threading.Thread(target=self._ask, name="storebench-files-ahead", daemon=True)
-        self._thread.start()
-
-    def served(self, count: int) -> None:
-        """Allow `count` more files."""
-        self._room.release(max(1, count))
-
-    def stop(self) -> None:
-        self._stopped = True
-        self._room.release()
-        self._thread.join()
-
-    def _ask(self) -> None:
-        for sample in self._numbers:
-            self._room.acquire()
-            if self._stopped:
-                return
-            with contextlib.suppress(OSError):  # left to the read that follows
-                handle = os.open(self._reader.path(sample), os.O_RDONLY | os.O_CLOEXEC)
-                try:
-                    os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_WILLNEED)
-                finally:
-                    os.close(handle)
 
 
 class ObjectsReader(RemoteReader):
