@@ -102,17 +102,14 @@ def test_a_full_disk_is_one_clear_error_and_nothing_stays_open(name: str, tmp_pa
 
 
 @pytest.mark.root
-@pytest.mark.parametrize("name", ["hdf5", "leveldb", "lmdb", "sqlite"])
-def test_a_full_ext4_is_told_as_one(name: str, tmp_path: Path) -> None:
-    image = ext4_image(tmp_path, "4M")
-    line = run_mounted(f"mount -o loop {image} {tmp_path}", FILL_UP, name, "raw", tmp_path)
-    assert f"the disk is full (ext4 on {tmp_path})" in line
-
-
-@pytest.mark.root
-def test_an_ext4_without_inodes_is_told_as_full(tmp_path: Path) -> None:
-    image = ext4_image(tmp_path, "16M", "-N", "64")
-    line = run_mounted(f"mount -o loop {image} {tmp_path}", FILL_UP, "files", "jpeg", tmp_path)
+@pytest.mark.parametrize(
+    ("name", "codec", "size"),
+    [(name, "raw", ["4M"]) for name in ("hdf5", "leveldb", "lmdb", "sqlite")]
+    + [("files", "jpeg", ["16M", "-N", "64"])],  # which has too few inodes
+)
+def test_a_full_ext4_is_told_as_one(name: str, codec: str, size: list[str], tmp_path: Path) -> None:
+    image = ext4_image(tmp_path, *size)
+    line = run_mounted(f"mount -o loop {image} {tmp_path}", FILL_UP, name, codec, tmp_path)
     assert f"the disk is full (ext4 on {tmp_path})" in line
 
 

@@ -134,9 +134,7 @@ REFUSED: dict[str, tuple[bytes | Callable[[Path], bytes], str]] = {
         "a train and of another split: a, train, val",
     ),
     "no members": (archive(), "holds no samples|no sample has an image"),
-    "gzip": (gzip.compress(ONE), "compressed by gzip. Unpack it first"),
     "zstd": (pa.Codec("zstd").compress(ONE, asbytes=True), "compressed"),
-    "a pointer": (LFS, "a pointer of Git LFS, not the file. Run: git lfs pull"),
 }
 
 

@@ -230,14 +230,14 @@ def bomb(kind: str, side: int) -> bytes:
         return b"P6 %d %d 255\n" % (side, side) + bytes(64)
     buffer = io.BytesIO()
     PilImage.new("RGB", (16, 16)).save(buffer, kind)
-    content, sides = bytearray(buffer.getvalue()), {"BMP": (18, "<ii"), "GIF": (6, "<HH")}
+    content, sides = bytearray(buffer.getvalue()), {"BMP": (18, "<ii"), "GIF": (6, "<HH"), "PNG": (16, ">II")}
     place, layout = sides[kind]
     struct.pack_into(layout, content, place, side, side)
     return bytes(content)
 
 
 @pytest.mark.parametrize("side", [10_000, 15_000])
-@pytest.mark.parametrize("kind", ["BMP", "GIF", "PPM"])
+@pytest.mark.parametrize("kind", ["BMP", "GIF", "PNG", "PPM"])
 def test_a_bomb_of_any_kind_is_refused_before_it_is_decoded(kind: str, side: int, tmp_path: Path) -> None:
     root = folder_of(tmp_path / "photos", {"a/1.png": picture("PNG"), "a/2.bmp": bomb(kind, side)})
     dataset = open_at(root, image_size=32)

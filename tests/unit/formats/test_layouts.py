@@ -99,33 +99,25 @@ def test_an_lmdb_that_was_rebuilt_is_not_read_through_the_old_one(build: Build, 
         np.testing.assert_array_equal(read_pixels(old, [66]), small.pixels[[66]])
 
 
+@pytest.mark.parametrize("value", [None, b"short"])
 @pytest.mark.parametrize("name", ["lmdb", "leveldb"])
-def test_a_record_that_is_missing_is_named(name: str, build: Build) -> None:
-    small = build(name, "raw")
+def test_a_record_that_is_missing_or_of_the_wrong_size_is_named(
+    name: str, value: bytes | None, build: Build
+) -> None:
+    small, key = build(name, "raw"), b"00000007"
+    says = "sample 7 is missing" if value is None else "sample 7 has 5 bytes"
     if name == "lmdb":
         with lmdb.open(str(small.path), lock=False) as env, env.begin(write=True) as txn:
-            assert txn.delete(b"00000007")
+            assert txn.delete(key) if value is None else txn.put(key, value)
     else:
         with plyvel.DB(str(small.path)) as database:
-            database.delete(b"00000007")
+            database.delete(key) if value is None else database.put(key, value)
     with small.open("get") as reader:
-        with pytest.raises(CorruptStoreError, match="sample 7 is missing"):
-            reader.fetch(np.array([6, 7, 8]))
-        with pytest.raises(CorruptStoreError, match="sample 7 is missing"):
+        with pytest.raises(CorruptStoreError, match=says):
             reader.fetch_into(np.array([6, 7]), np.empty((2, *SHAPE), np.uint8))
-
-
-@pytest.mark.parametrize("name", ["lmdb", "leveldb"])
-def test_a_record_of_the_wrong_size_is_named(name: str, build: Build) -> None:
-    small = build(name, "raw")
-    if name == "lmdb":
-        with lmdb.open(str(small.path), lock=False) as env, env.begin(write=True) as txn:
-            txn.put(b"00000007", b"short")
-    else:
-        with plyvel.DB(str(small.path)) as database:
-            database.put(b"00000007", b"short")
-    with small.open("get") as reader, pytest.raises(CorruptStoreError, match="sample 7 has 5 bytes"):
-        reader.fetch_into(np.array([6, 7]), np.empty((2, *SHAPE), np.uint8))
+        if value is None:
+            with pytest.raises(CorruptStoreError, match=says):
+                reader.fetch(np.array([6, 7, 8]))
 
 
 def test_leveldb_leaves_nothing_to_replay(build: Build) -> None:

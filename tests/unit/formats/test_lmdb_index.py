@@ -219,27 +219,6 @@ def test_a_truncated_file_is_an_error(victim: tuple[bytes, Records], tmp_path: P
         build_index(path)
 
 
-@pytest.fixture
-def two_large(folder: Path) -> tuple[Path, bytearray, int]:
-    """A database of one leaf with two values of two pages each; its file, bytes, and where the leaf begins."""
-    write(folder, {b"a": b"1" * 5000, b"b": b"2" * 5000})
-    with PageFile(folder / "data.mdb") as file:
-        root = file.meta.main.root * 4096
-    return folder / "data.mdb", bytearray((folder / "data.mdb").read_bytes()), root
-
-
-def _node(raw: bytearray, leaf: int, slot: int) -> int:
-    return leaf + struct.unpack_from("<H", raw, leaf + 16 + 2 * slot)[0]
-
-
-def test_a_value_that_ends_beyond_the_file_is_an_error(two_large: tuple[Path, bytearray, int]) -> None:
-    path, raw, leaf = two_large
-    struct.pack_into("<HH", raw, _node(raw, leaf, 1), 0xFFFF, 0x7FFF)
-    path.write_bytes(raw)
-    with pytest.raises(CorruptStoreError, match="beyond the file"):
-        build_index(path)
-
-
 def test_a_branch_that_points_to_itself_is_an_error(folder: Path) -> None:
     write(folder, {b"%0100d" % i: b"v" * 50 for i in range(3000)})
     path = folder / "data.mdb"

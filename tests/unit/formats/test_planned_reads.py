@@ -189,15 +189,6 @@ def test_the_look_ahead_is_bounded_by_the_window(tmp_path: Path) -> None:
             assert_serves(reader, store, batch)
 
 
-def test_a_file_that_shrinks_under_a_walk_of_its_tree_is_called_damaged(tmp_path: Path) -> None:
-    (tmp_path / "store").mkdir()
-    store = build_small_store(get_format("lmdb"), "raw", tmp_path / "store", count=500)
-    with opened(store, index="off", explicit="off", merged="off") as reader:
-        os.truncate(store.path / "data.mdb", 2 * PAGE_BYTES)
-        with pytest.raises(CorruptStoreError, match=r"data\.mdb"):
-            reader.fetch(np.arange(10))
-
-
 @pytest.mark.parametrize("explicit", ["on", "off"])
 def test_a_store_that_is_written_to_meanwhile_is_an_error(tmp_path: Path, explicit: str) -> None:
     (tmp_path / "store").mkdir()
@@ -213,16 +204,19 @@ def test_a_store_that_is_written_to_meanwhile_is_an_error(tmp_path: Path, explic
         opened(store)
 
 
-@pytest.mark.parametrize(("served", "size"), [(0, 8192), (5, 0)])
+WALKED = {"index": "off", "explicit": "off", "merged": "off"}
+
+
+@pytest.mark.parametrize(("options", "served", "size"), [({}, 0, 8192), ({}, 5, 0), (WALKED, 0, 8192)])
 def test_a_file_that_shrinks_meanwhile_is_an_error_and_not_a_dead_process(
-    tmp_path: Path, served: int, size: int
+    tmp_path: Path, options: dict[str, str], served: int, size: int
 ) -> None:
     (tmp_path / "store").mkdir()
     store = build_small_store(get_format("lmdb"), "raw", tmp_path / "store")
-    with opened(store) as reader:
+    with opened(store, **options) as reader:
         reader.fetch(np.arange(served))
         os.truncate(store.path / "data.mdb", size)
-        with pytest.raises(CorruptStoreError):
+        with pytest.raises(CorruptStoreError, match=r"data\.mdb"):
             reader.fetch(np.arange(5))
 
 
@@ -326,15 +320,3 @@ def test_a_count_of_pages_that_fails_is_an_error_and_not_zero(some_file: DirectF
             some_file.resident_frac(0, some_file.size)
     finally:
         some_file.fd = os.open(some_file.path, os.O_RDONLY)
-
-
-def test_pages_that_nothing_can_count_are_called_so_in_the_notes(
-    store: SmallStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("storebench.probes.page_count._NR_CACHESTAT", 100_000)
-    monkeypatch.setattr("storebench.formats.reads.direct_file.may_mincore", lambda _: False)
-    with opened(store) as reader:
-        assert_serves(reader, store, np.arange(5))
-        note = reader.notes()["residency"]
-    assert "not counted: this kernel is older than 6.5" in note
-    assert "only for files that you own" in note
