@@ -2,6 +2,7 @@
 
 import enum
 import re
+from collections.abc import Mapping
 
 
 class Better(enum.StrEnum):
@@ -21,12 +22,16 @@ _BYTES = {
 }
 
 
+def _in_units(text: str, units: Mapping[str, float]) -> float | None:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*", text)
+    return float(match[1]) * units[match[2]] if match and match[2] in units else None
+
+
 def parse_bytes(text: str) -> int:
     """Return a size such as "400 MiB" or "2GB" in bytes."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*", text)
-    if match is None or match[2] not in _BYTES:
+    size = _in_units(text, _BYTES)
+    if size is None:
         raise ValueError(f"{text!r} is not a size: write a number with a unit, such as '400 MiB' or '2 GB'")
-    size = float(match[1]) * _BYTES[match[2]]
     if size > _MOST_BYTES:
         raise ValueError(f"{text[:40]!r} is too large a size")
     return int(size)
@@ -59,10 +64,9 @@ _MOST_SECONDS = 1e9
 
 def parse_duration(text: str) -> float:
     """Return a time such as "90 s", "12 min" or "1.5 h" in seconds."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*", text)
-    if match is None or match[2] not in _SECONDS:
+    seconds = _in_units(text, _SECONDS)
+    if seconds is None:
         raise ValueError(f"{text[:40]!r} is no time: write a number with a unit, such as '90 s' or '12 min'")
-    seconds = float(match[1]) * _SECONDS[match[2]]
     if not 0 < seconds <= _MOST_SECONDS:
         raise ValueError(f"{text[:40]!r} is no time that a run can take")
     return seconds

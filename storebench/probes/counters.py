@@ -8,7 +8,6 @@ import re
 import resource
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,12 +30,8 @@ _ADDED = (*_IO, *_FAULTS, *_CPU)
 _Values = dict[str, float]
 
 
-@dataclass(kw_only=True)
-class _Snapshot:
-    """Counters of one process at one moment."""
-
-    values: _Values = field(default_factory=dict)
-    missing: dict[str, str] = field(default_factory=dict)
+# Counters of one process at one moment; in place of one that cannot be read, the reason.
+_Snapshot = dict[str, float | str]
 
 
 class CounterProbe:
@@ -88,39 +83,29 @@ class CounterProbe:
 
     def _samples(self, *, io_last: bool) -> dict[int, _Snapshot]:
         """Read every process; our own read calls come last at the start and first at the end."""
-        samples = {pid: _Snapshot() for pid in self._pids}
+        samples: dict[int, _Snapshot] = {pid: {} for pid in self._pids}
         own_last = sorted(self._pids, key=lambda pid: pid == os.getpid())
         readings = list(itertools.product(_READERS, own_last))
         for (read, names), pid in readings if io_last else reversed(readings):
             try:
-                samples[pid].values |= read(pid)
+                samples[pid] |= read(pid)
             except OSError as error:
-                samples[pid].missing |= dict.fromkeys(names, _unreadable(error))
+                samples[pid] |= dict.fromkeys(names, _unreadable(error))
         return samples
 
     def _differences(self, last: dict[int, _Snapshot]) -> tuple[_Values, dict[str, str]]:
         values: _Values = {}
         reasons: dict[str, str] = {}
         for name in _ADDED:
-            reason = self._why_not(name, last)
-            if reason:
-                reasons[name] = reason
-                continue
-            ends = sum(sample.values.get(name, 0) for sample in last.values())
-            starts = sum(sample.values[name] for sample in self._first.values())
-            values[name] = ends - starts
+            starts, ends = ([sample[name] for sample in side.values()] for side in (self._first, last))
+            missing = [value for value in (*starts, *ends) if isinstance(value, str)]
+            if missing or not starts:
+                reasons[name] = missing[0] if missing else "the probe was not started"
+            else:
+                values[name] = sum(map(float, ends)) - sum(map(float, starts))
         if "read_calls" in values and os.getpid() in self._pids:
             values["read_calls"] -= 1  # our own read of /proc/self/io at the start
         return values, reasons
-
-    def _why_not(self, name: str, last: dict[int, _Snapshot]) -> str:
-        """Return the reason why the sum of a counter would be wrong, or ""."""
-        if not self._first:
-            return "the probe was not started"
-        for pid, first in self._first.items():
-            if missing := first.missing.get(name) or last[pid].missing.get(name):
-                return missing
-        return ""
 
 
 def _read_io(pid: int) -> _Values:

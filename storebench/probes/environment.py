@@ -15,7 +15,6 @@ from typing import Any
 from storebench.probes import machine
 from storebench.probes.cgroup import memory_limit_bytes
 from storebench.probes.code import running_checkout
-from storebench.probes.loop_mount import describe_device
 from storebench.probes.machine import mount_of, scheduling
 from storebench.record.schema import Environment
 
@@ -32,7 +31,7 @@ def environment(store: Path | str, device: str = "cpu", *, image: Path | None = 
     """Describe this machine and process for a store on the filesystem of `store`."""
     place = store if image is None else image.parent
     match = _match(place, device)
-    own_device = {} if image is None else {"own_device": describe_device(Path(store))}
+    own_device = {} if image is None else {"own_device": _disk_of(store)}
     return Environment(key=match_key(match), match=match, notes={**_notes(place), **own_device})
 
 
@@ -44,8 +43,6 @@ def match_key(match: dict[str, Any]) -> str:
 
 def _match(store: Path | str, device: str) -> dict[str, Any]:
     mount = mount_of(store)
-    # Without its name: the same disk may be sda today and sdb after the next boot.
-    disk = {name: value for name, value in machine.block_device(mount).items() if name != "name"}
     accelerator = None if device == "cpu" else device
     if device.startswith("cuda"):
         import torch
@@ -63,11 +60,16 @@ def _match(store: Path | str, device: str) -> dict[str, Any]:
         "transparent_hugepages": machine.transparent_hugepages(),
         "filesystem": mount.fstype,
         "mount_options": [option for option in mount.options if not _OF_ONE_MOUNT.match(option)],
-        "block_device": disk,
+        "block_device": _disk_of(store),
         "accelerator": accelerator,
         "libraries": _libraries(),
         "threads": {name: os.environ.get(name) for name in _THREAD_VARIABLES},
     }
+
+
+def _disk_of(place: Path | str) -> dict[str, str | None]:
+    """Describe a disk without its name: it may be sda today and sdb after the next boot."""
+    return {name: value for name, value in machine.block_device(mount_of(place)).items() if name != "name"}
 
 
 def _gib(size_bytes: int | None) -> float | None:

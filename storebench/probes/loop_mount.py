@@ -9,7 +9,7 @@ from pathlib import Path
 
 from storebench.errors import CellFailedError, from_os_error
 from storebench.probes.code import cell_environment
-from storebench.probes.machine import IN_MEMORY, SYS_BLOCK, block_device, mount_of, read_text
+from storebench.probes.machine import IN_MEMORY, SYS_BLOCK, mount_of, read_text
 from storebench.probes.page_cache import evict
 from storebench.system.scratch import scratch_folder
 
@@ -73,18 +73,6 @@ def make_image(image: Path, size_bytes: int, *, files: int) -> None:
 def fill_image(image: Path, folder: Path, source: Path) -> None:
     """Copy everything in `source` into the image, which is mounted on `folder` in the meantime, and sync it."""
     _call(*own_namespace(["sh", "-ec", _FILL, "sh", str(image), str(folder), str(source)]))
-
-
-def describe_device(folder: Path) -> dict[str, str | None]:
-    """Return the device ("name") that is mounted on `folder` and its read-ahead, without a loop device's number."""
-    mount = mount_of(folder)
-    device = block_device(mount)
-    name = device.get("name") or mount.source
-    backing = read_text(f"/sys/block/{name}/loop/backing_file")
-    if backing is not None:
-        below = mount_of(Path(backing).parent)
-        name = f"loop over {below.fstype} on {block_device(below).get('name') or below.source}"
-    return {"name": name, "read_ahead_kb": device.get("read_ahead_kb")}
 
 
 def why_not(folder: Path) -> str:

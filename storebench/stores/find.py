@@ -21,7 +21,6 @@ from storebench.formats.common import load_array
 from storebench.formats.registry import store_name_of
 from storebench.record.manifest import CONVERT_AGAIN, DIGESTS_NAME, Manifest
 from storebench.system.file_tree import names_of
-from storebench.system.reading import kind_of
 
 _damaged = functools.partial(CorruptStoreError, hint=CONVERT_AGAIN)
 
@@ -72,7 +71,7 @@ def measure_sizes(path: Path, store_format: Format) -> tuple[int, int]:
     for file in names_of(store_format.data_files(path)):
         status = os.stat(file)  # noqa: PTH116 - a million Path objects take seconds
         if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
-            raise _damaged(f"{kind_of(status.st_mode)}, not a regular file", where=file)
+            raise _damaged("not a regular file", where=file)
         file_bytes += status.st_size
         bytes_on_disk += status.st_blocks * 512  # on every file system
     return file_bytes, bytes_on_disk

@@ -11,13 +11,6 @@ from storebench.errors import CorruptDataError
 SMALL_FILE_BYTES = 64 * 2**20  # default size limit of `read_small_file`
 _BLOCK_BYTES = 1 << 20
 
-_KINDS = (
-    (stat.S_ISFIFO, "a FIFO"),
-    (stat.S_ISSOCK, "a socket"),
-    (stat.S_ISCHR, "a character device"),
-    (stat.S_ISBLK, "a block device"),
-)
-
 
 def read_small_file(path: Path, *, most_bytes: int = SMALL_FILE_BYTES) -> bytes:
     with open_regular(path, most_bytes=most_bytes) as file:
@@ -38,17 +31,10 @@ def open_regular(path: Path, *, most_bytes: int | None = None) -> io.BufferedRea
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(status.st_mode):
-        raise CorruptDataError(
-            f"{kind_of(status.st_mode)}, not a regular file", where=path, hint="Replace it by a regular file."
-        )
+        raise CorruptDataError("not a regular file", where=path, hint="Replace it by a regular file.")
     if most_bytes is not None and status.st_size > most_bytes:
         raise _too_large(path, most_bytes)
     return path.open("rb")
-
-
-def kind_of(mode: int) -> str:
-    """Return the words for a special file ("a FIFO"), given its ``st_mode``."""
-    return next((words for is_kind, words in _KINDS if is_kind(mode)), "no regular file")
 
 
 def _too_large(path: Path, most_bytes: int) -> CorruptDataError:

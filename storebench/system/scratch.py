@@ -61,18 +61,8 @@ def locked_folder(kind: str, parent: Path | None = None) -> tuple[Path, int]:
     sweep(place)
     while True:
         folder = Path(tempfile.mkdtemp(prefix=prefix, dir=place))
-        try:
-            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        except FileNotFoundError:
-            continue
-        except BaseException:
-            folder.rmdir()
-            raise
-        with contextlib.suppress(OSError):  # without locks, no process treats it as abandoned
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        if is_at(lock, folder):
+        if (lock := _locked(folder, fcntl.LOCK_EX)) is not None:
             return folder, lock
-        os.close(lock)
 
 
 def shared_folder(name: str) -> tuple[Path, int]:
@@ -81,15 +71,22 @@ def shared_folder(name: str) -> tuple[Path, int]:
     while True:
         with contextlib.suppress(FileExistsError):
             folder.mkdir(mode=_PRIVATE)
-        try:
-            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        except FileNotFoundError:
-            continue
-        with contextlib.suppress(OSError):
-            fcntl.flock(lock, fcntl.LOCK_SH)
-        if is_at(lock, folder):
+        if (lock := _locked(folder, fcntl.LOCK_SH)) is not None:
             return folder, lock
-        os.close(lock)
+
+
+def _locked(folder: Path, kind: int) -> int | None:
+    """Lock a folder and return its lock; None if another process has removed it in the meantime."""
+    try:
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return None
+    with contextlib.suppress(OSError):  # without locks, no process treats it as abandoned
+        fcntl.flock(lock, kind)
+    if is_at(lock, folder):
+        return lock
+    os.close(lock)
+    return None
 
 
 def remove(folder: Path, lock: int) -> None:

@@ -84,8 +84,8 @@ def _link_to(target: str) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (os.mkfifo, "a FIFO, not a regular file"),
-        (_link_to("/dev/zero"), "a character device, not a regular file"),
+        (os.mkfifo, "not a regular file"),
+        (_link_to("/dev/zero"), "not a regular file"),
         (_link_to("/nowhere/z.png"), "a link that leads nowhere"),
     ],
 )

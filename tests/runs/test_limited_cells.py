@@ -248,7 +248,7 @@ def test_a_cells_read_ahead_is_in_force_and_nothing_else_changes(
         assert record["cache"]["verdict"] == "verified", record["cache"]["reason"]
         own = record["environment"]["notes"]["own_device"]
         assert own["read_ahead_kb"] == str(kib)
-        assert re.fullmatch(r"loop over \w+ on \w+", own["name"]), "no number of a device"
+        assert re.fullmatch(r"loop over \w+ on .+ with direct I/O", own["model"])
     keys = {record["environment"]["key"] for record in read_ahead.values()}
     assert len(keys) == 1, "the cell's own setting tells them apart, not the machine"
     assert devices(bench) == mounts(bench) == []

@@ -32,10 +32,10 @@ def test_a_link_is_read_and_a_folder_is_the_systems_error(tmp_path: Path) -> Non
 
 
 def test_a_device_is_refused_without_being_opened(tmp_path: Path) -> None:
-    with pytest.raises(CorruptDataError, match="a character device, not a regular file"):
+    with pytest.raises(CorruptDataError, match="not a regular file"):
         open_regular(Path("/dev/tty"))
     os.mkfifo(tmp_path / "fifo")
-    with pytest.raises(CorruptDataError, match="a FIFO, not a regular file"):
+    with pytest.raises(CorruptDataError, match="not a regular file"):
         open_regular(tmp_path / "fifo")
 
 
