@@ -1,4 +1,4 @@
-"""Mistakes in other people's readers and loaders: the cell fails, or its figures are called wrong."""
+"""Mistakes in other people's readers: the cell fails, or its figures are called wrong."""
 
 import shutil
 from collections.abc import Callable
@@ -22,17 +22,13 @@ Run = Callable[..., tuple[int, dict[str, list[Record]], str]]
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder for stores, with a package of faulty readers and one of faulty loaders in `site`."""
+    """Return a folder for stores, with a package of faulty readers in `site`."""
     root = tmp_path_factory.mktemp("plugins")
     info = root / "site" / "storebench_planted-1.0.dist-info"
     info.mkdir(parents=True)
-    planted = Path(planted_plugin.__file__)
-    for module in (planted, planted.with_name("faulty_loaders.py")):
-        shutil.copy(module, root / "site")
+    shutil.copy(planted_plugin.__file__, root / "site")
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: storebench-planted\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(
-        "[storebench.formats]\nplanted = planted_plugin:PlantedFormat\npatched = faulty_loaders:PatchedFormat\n"
-    )
+    (info / "entry_points.txt").write_text("[storebench.formats]\nplanted = planted_plugin:PlantedFormat\n")
     return root
 
 
@@ -40,12 +36,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(place: Path, tmp_path: Path) -> Run:
     """Return a function that runs cells; it returns exit code, records by reader, and findings of `validate`."""
 
-    def run_cells(
-        backends: list[str], fault: str = "", **matrix: Any
-    ) -> tuple[int, dict[str, list[Record]], str]:
+    def run_cells(backends: list[str], **matrix: Any) -> tuple[int, dict[str, list[Record]], str]:
         path, out = tmp_path / "one.toml", tmp_path / "run"
         scenario = write_scenario(path, SMALL | {"backends": backends} | matrix, ceilings=False)
-        env: dict[str, Any] = {"PYTHONPATH": str(place / "site"), "PLANTED_LOADER": fault}
+        env: dict[str, Any] = {"PYTHONPATH": str(place / "site")}
         done = storebench(place, "bench", scenario, "--stores", "stores", "--out", out, **env)
         records: dict[str, list[Record]] = {}
         for record in read_records(out):
@@ -106,36 +100,3 @@ def test_windows_that_are_copied_after_the_fetch_fail_the_cell(run: Run) -> None
     coverage = records["hasty"][0].coverage
     assert coverage is not None
     assert coverage.timed_wrong > 0
-
-
-@pytest.mark.parametrize(
-    ("fault", "failure", "matrix"),
-    [
-        ("backwards", "not served the samples of its plan in the drawn order", {}),
-        ("repeating", "40 missing, 40 served twice", {}),
-        ("omitting", "40 missing, 0 served twice", {}),
-        ("tomorrow", "of 24 kept from the timed batches 24 wrong", LARGE | {"limit": 24}),
-    ],
-)
-def test_a_loader_that_serves_other_batches_fails_the_cell(
-    fault: str, failure: str, matrix: dict[str, Any], run: Run
-) -> None:
-    code, records, _ = run(["patched"], fault, **matrix)
-    assert code == 5
-    assert failure in (records["flat"][0].failure or "")
-
-
-@pytest.mark.parametrize(
-    ("fault", "finding", "matrix"),
-    [
-        ("early", "before the epoch", {}),
-        ("keeping", "before the epoch", {"epochs": 2, "shuffle": False}),
-        ("late", "after the loop had it", {"compute": "emulated:200"}),
-    ],
-)
-def test_a_loader_that_works_when_no_clock_runs_is_found(
-    fault: str, finding: str, matrix: dict[str, Any], run: Run
-) -> None:
-    code, records, findings = run(["patched"], fault, **matrix)
-    assert (code, records["flat"][0].failure) == (5, None)
-    assert finding in findings, findings

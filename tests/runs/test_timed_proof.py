@@ -1,10 +1,12 @@
 """What was timed is what is proven: faults that only the timed pass has fail the cell, with every loader."""
 
 import ctypes
+import dataclasses
 import shutil
 import subprocess
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +16,12 @@ import torch
 
 from storebench.analysis.checks.findings import Rule
 from storebench.analysis.checks.rules import check_record
+from storebench.analysis.checks.steps import check_steps
 from storebench.errors import CorruptDataError
 from storebench.formats import windows
 from storebench.formats.base import Indices
 from storebench.formats.reads import direct_file
 from storebench.loading import augment
-from storebench.loading import loader as loader_module
 from storebench.loading import proof as evidence
 from storebench.loading.batch import BatchRequest, EpochPlan, LoadedBatch, Spans
 from storebench.loading.loader import ProcessLoader
@@ -28,10 +30,12 @@ from storebench.loading.producer import Producer
 from storebench.loading.proof import SampleKeeper, TimedCheck, coverage
 from storebench.record.schema import KEPT_AT_LEAST, KEPT_BYTES, Cell, Coverage, Record, Status
 from storebench.system import kernel
-from tests.support.harness_tools import Bench, only_record, scenario, steps_of
+from tests.support.harness_tools import Bench, cell_records, only_record, scenario, steps_of
 
 SAMPLES, BATCH = 50, 8
 """Fewer samples than are kept of an epoch, so that all of them are: what a fault hits is found for certain."""
+
+Epoch = Callable[[ProcessLoader, EpochPlan], Iterator[LoadedBatch]]
 
 LOADERS = [("processes", 0), ("processes", 2), ("threads", 2), ("ring", 1)]
 
@@ -128,51 +132,118 @@ def test_a_reader_that_changes_the_indices_it_was_given_is_found(
     assert record.status is Status.FAILED
 
 
-class YesterdaysLoader(ProcessLoader):
+serve = ProcessLoader.epoch
+
+
+def kept(batches: Iterable[LoadedBatch]) -> Iterator[LoadedBatch]:
+    """Give each batch memory of its own."""
+    return (dataclasses.replace(batch, pixels=batch.pixels.clone()) for batch in batches)
+
+
+def replanned(change: Callable[[list[Indices]], list[Indices]]) -> Epoch:
+    return lambda loader, plan: serve(loader, dataclasses.replace(plan, batches=change(plan.batches)))
+
+
+def yesterdays(loader: ProcessLoader, plan: EpochPlan) -> Iterator[LoadedBatch]:
     """Serve each batch with the pixels of the batch before."""
-
-    def epoch(self, plan: EpochPlan) -> Iterator[LoadedBatch]:
-        before = None
-        for batch in super().epoch(plan):
-            now = batch.pixels.clone()
-            if before is not None:
-                batch.pixels = before[: len(now)]
-            before = now
-            yield batch
+    before = None
+    for batch in kept(serve(loader, plan)):
+        pixels = batch.pixels if before is None else before[: len(batch.pixels)]
+        before = batch.pixels
+        yield dataclasses.replace(batch, pixels=pixels)
 
 
-class ShortLoader(ProcessLoader):
+def short(loader: ProcessLoader, plan: EpochPlan) -> Iterator[LoadedBatch]:
     """Serve batches without their last row of pixels."""
-
-    def epoch(self, plan: EpochPlan) -> Iterator[LoadedBatch]:
-        for batch in super().epoch(plan):
-            batch.pixels = batch.pixels[:-1]
-            yield batch
+    return (dataclasses.replace(batch, pixels=batch.pixels[:-1]) for batch in serve(loader, plan))
 
 
-class RepeatingLoader(ProcessLoader):
-    """Serve the first batch twice and the last never."""
+def tomorrows(loader: ProcessLoader, plan: EpochPlan) -> Iterator[LoadedBatch]:
+    """Crop and mirror as in the next epoch."""
+    return serve(loader, dataclasses.replace(plan, epoch=plan.epoch + 1))
 
-    def epoch(self, plan: EpochPlan) -> Iterator[LoadedBatch]:
-        yield from super().epoch(EpochPlan(epoch=plan.epoch, batches=[plan.batches[0], *plan.batches[:-1]]))
+
+CUT = {"dataset": "imagenet", "size": 256, "limit": 12, "model": "caffenet", "batch_size": 4}
+UNORDERED = "not served the samples of its plan in the drawn order"
 
 
 @pytest.mark.parametrize(
-    ("loader", "said"),
+    ("epoch", "said", "matrix"),
     [
-        (YesterdaysLoader, f"of 50 kept from the timed batches {SAMPLES - BATCH} wrong"),
-        (ShortLoader, "of 50 kept from the timed batches 7 wrong"),
-        (RepeatingLoader, "2 missing, 8 served twice"),
+        (yesterdays, f"of 50 kept from the timed batches {SAMPLES - BATCH} wrong", {}),
+        (short, "of 50 kept from the timed batches 7 wrong", {}),
+        (tomorrows, "of 12 kept from the timed batches 12 wrong", CUT),
+        (replanned(lambda batches: [batches[0], *batches[:-1]]), "2 missing, 8 served twice", {}),
+        (replanned(lambda batches: batches[:-1]), "2 missing, 0 served twice", {}),
+        (replanned(lambda batches: [*batches[-2::-1], batches[-1]]), UNORDERED, {}),
     ],
 )
 def test_a_loader_that_serves_other_samples_is_found(
-    loader: type[ProcessLoader], said: str, bench: Bench, run_folder: Path, monkeypatch: pytest.MonkeyPatch
+    epoch: Epoch,
+    said: str,
+    matrix: dict[str, Any],
+    bench: Bench,
+    run_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(loader_module, "planted", loader, raising=False)
-    monkeypatch.setitem(loader_module.LOADERS, "processes", "storebench.loading.loader:planted")
-    record = only_record(small_cell("lmdb", compute="none"), bench.stores, run_folder)
+    monkeypatch.setattr(ProcessLoader, "epoch", epoch)
+    record = only_record(small_cell("lmdb", compute="none", **matrix), bench.stores, run_folder)
     assert record.status is Status.FAILED
     assert said in (record.failure or "")
+
+
+def early(loader: ProcessLoader, plan: EpochPlan) -> Iterator[LoadedBatch]:
+    """Make all batches before the first one is requested."""
+    return iter(list(kept(serve(loader, plan))))
+
+
+def late(loader: ProcessLoader, plan: EpochPlan) -> Iterator[LoadedBatch]:
+    """Give batches to the loop before their pixels are there."""
+
+    def fill(batch: LoadedBatch, right: torch.Tensor) -> None:
+        time.sleep(0.01)
+        batch.pixels.copy_(right)
+        batch.spans.ready_ns = time.perf_counter_ns()
+
+    for batch in kept(serve(loader, plan)):
+        right = batch.pixels.clone()
+        batch.pixels.zero_()
+        threading.Thread(target=fill, args=(batch, right)).start()
+        yield batch
+
+
+def again() -> Epoch:
+    """Serve the batches of the first epoch in every epoch that has the same order."""
+    first: list[LoadedBatch] = []
+
+    def epoch(loader: ProcessLoader, plan: EpochPlan) -> Iterator[LoadedBatch]:
+        first.extend([] if first else kept(serve(loader, plan)))
+        return map(dataclasses.replace, first)
+
+    return epoch
+
+
+@pytest.mark.parametrize(
+    ("epoch", "finding", "matrix"),
+    [
+        (early, "before the epoch", {"compute": "none"}),
+        (again(), "before the epoch", {"compute": "none", "epochs": 2, "shuffle": False}),
+        (late, "after the loop had it", {"compute": "emulated:100"}),
+    ],
+)
+def test_a_loader_that_works_when_no_clock_runs_is_found(
+    epoch: Epoch,
+    finding: str,
+    matrix: dict[str, Any],
+    bench: Bench,
+    run_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ProcessLoader, "epoch", epoch)
+    records = cell_records(small_cell("lmdb", **matrix), bench.stores, run_folder)
+    assert [record.failure for record in records] == [None] * len(records)
+    findings = check_steps(records[-1], run_folder)
+    assert any(finding in found.message for found in findings), findings
 
 
 @pytest.mark.parametrize(
@@ -185,15 +256,12 @@ def test_a_loader_that_serves_other_samples_is_found(
 def test_cropped_mirrored_and_decoded_samples_are_proven(
     backend: str, bench: Bench, run_folder: Path
 ) -> None:
-    matrix: dict[str, Any] = {"dataset": "imagenet", "size": 256, "limit": 12, "model": "caffenet"}
-    cell = small_cell(backend, compute="none", batch_size=4, **matrix)
-    record = only_record(cell, bench.stores, run_folder)
+    record = only_record(small_cell(backend, compute="none", **CUT), bench.stores, run_folder)
     assert (record.status, record.failure) == (Status.OK, None)
     assert (coverage_of(record).timed_checked, coverage_of(record).timed_wrong) == (12, 0)
 
 
 # What the library does wrong -> the cell that uses it, what the right source has there, and what the wrong one has.
-CUT = {"dataset": "imagenet", "size": 256, "limit": 12, "model": "caffenet", "batch_size": 4}
 LIBRARY_FAULTS = {
     "windows at the left edge": ("memory:native", CUT, "(top * columns + left)", "(top * columns)"),
     "windows not mirrored": ("png", CUT, "mirrored = places[2]", "mirrored = 0"),
