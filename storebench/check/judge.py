@@ -1,17 +1,50 @@
 """The verdict on each cell of two sides: first missing cells, then different work, then counters, then time."""
 
-import dataclasses
 import enum
 import math
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from storebench.analysis.comparison import MIN_ROUNDS, MOST_ROUNDS, Ratio, Verdict, compare, rounds_needed
-from storebench.check.policy import COUNTERS, Policy
+from storebench.analysis.comparison import (
+    MIN_ROUNDS,
+    MOST_ROUNDS,
+    PRACTICAL_FRAC,
+    Ratio,
+    Verdict,
+    compare,
+    rounds_needed,
+)
 from storebench.check.sides import CellData, Side
 from storebench.units import Better, number_of
 
 _MOST_NUMBERS = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class CounterGate:
+    """Tolerance of a counter relative to the baseline."""
+
+    band_frac: float = 0.0
+    """Allowed difference as a share of the baseline's median."""
+    slack: float = 0.0
+    """Allowed difference in the counter's own unit, added to the band."""
+    is_work: bool = False
+    """Whether it counts what was read: equal on any machine, and a smaller value is wrong, too."""
+
+
+# The gated counters and their tolerances: wide ones for durations beside the timed steps, because they vary.
+COUNTERS = {
+    "samples_served": CounterGate(is_work=True),
+    "payload_bytes": CounterGate(is_work=True),
+    "bytes_on_disk": CounterGate(band_frac=0.01),
+    "device_read_bytes": CounterGate(band_frac=0.02, slack=64 * 1024),
+    "read_calls": CounterGate(band_frac=0.01, slack=16),
+    "major_faults": CounterGate(band_frac=0.10, slack=16),
+    "open_s": CounterGate(band_frac=1.0, slack=0.5),
+    "time_to_first_batch_s": CounterGate(band_frac=1.0, slack=0.5),
+    "warmup_s": CounterGate(band_frac=1.0, slack=0.5),
+    "cpu_s_per_sample": CounterGate(band_frac=1.0, slack=5e-6),
+}
 
 
 class CellState(enum.StrEnum):
@@ -27,7 +60,7 @@ class CellState(enum.StrEnum):
     NEW = "new"
     """The contender has it and the baseline does not."""
     NOT_GATED = "not gated"
-    """Its counters are as good; the policy leaves its time uncompared."""
+    """Its counters are as good, and times are not compared."""
     BETTER = "better"
     WITHIN_NOISE = "within noise"
 
@@ -68,7 +101,6 @@ class CellResult:
     """Interval of `ratio`; None where the sides were not interleaved."""
     level: float | None = None
     """0.95, or 0.99 where the rounds' ratios spread."""
-    practical_frac: float | None = None
     visible_frac: float | None = None
     """The smallest slow-down that an interval of this width shows."""
     replicates: tuple[int, int] = (0, 0)
@@ -78,95 +110,61 @@ class CellResult:
     counters: tuple[CounterResult, ...] = ()
     more_rounds: int | None = None
     """Further replicates on each side that would decide an inconclusive cell; None if none are needed or none would."""
-    round_s: float = 0.0
-    """Seconds of one replicate on both sides; 0 if unknown."""
-
-    @property
-    def worse_counters(self) -> tuple[CounterResult, ...]:
-        """The counters that left their band in the wrong direction."""
-        return tuple(counter for counter in self.counters if counter.worse)
 
     @property
     def perhaps_slower(self) -> bool:
         """Whether nothing is proven, but the ratio is above the threshold."""
-        threshold = 1 + (self.practical_frac or 0.0)
-        return self.state is CellState.INCONCLUSIVE and self.ratio is not None and self.ratio > threshold
+        return self.state is CellState.INCONCLUSIVE and (self.ratio or 0.0) > 1 + PRACTICAL_FRAC
 
 
-def judge(baseline: Side, contender: Side, policy: Policy) -> list[CellResult]:
+def judge(baseline: Side, contender: Side, *, counters_only: bool = False) -> list[CellResult]:
     """Return a verdict for every cell of either side, in the baseline's order and then the contender's."""
     paired = bool(baseline.pairing) and baseline.pairing == contender.pairing
     results = []
-    for name in dict.fromkeys([*baseline.cells, *contender.cells]):
-        first, second = baseline.cells.get(name), contender.cells.get(name)
-        one_sided = _one_sided(first, second)
-        if one_sided is not None:
-            results.append(one_sided)
-        elif first is not None and second is not None:
-            results.append(_compared(first, second, policy, paired=paired))
+    for cell_id in dict.fromkeys([*baseline.cells, *contender.cells]):
+        first, second = baseline.cells.get(cell_id), contender.cells.get(cell_id)
+        state, reason = CellState.NOT_GATED, ""
+        if second is None:
+            state, reason = CellState.MISSING, "the baseline has it, the contender has not"
+        elif second.failure:
+            state, reason = CellState.FAILED, second.failure
+        elif first is None:
+            state, reason = CellState.NEW, "the baseline lacks it"
+        elif first.failure:
+            state, reason = CellState.NOT_COMPARABLE, f"it failed in the baseline: {first.failure}"
+        elif first.samples != second.samples:
+            state, reason = CellState.NOT_COMPARABLE, "the two sides read different samples"
+        label = (second or baseline.cells[cell_id]).label
+        result = CellResult(cell_id=cell_id, label=label, state=state, reason=reason)
+        if state is CellState.NOT_GATED and first is not None and second is not None:
+            result = _compared(result, first, second, paired=paired, counters_only=counters_only)
+        results.append(result)
     return results
 
 
-def _one_sided(first: CellData | None, second: CellData | None) -> CellResult | None:
-    """Return the verdict on a cell that only one side has or could measure; None for any other."""
-    data = second or first
-    assert data is not None
-    blank = CellResult(cell_id=data.cell_id, label=data.label, state=CellState.FAILED)
-    if second is None:
-        reason = "the baseline has it, the contender has not"
-        return dataclasses.replace(blank, state=CellState.MISSING, reason=reason)
-    if second.failure:
-        return dataclasses.replace(blank, reason=second.failure)
-    if first is None:
-        return dataclasses.replace(blank, state=CellState.NEW, reason="the baseline lacks it")
-    if first.failure:
-        reason = f"it failed in the baseline: {first.failure}"
-        return dataclasses.replace(blank, state=CellState.NOT_COMPARABLE, reason=reason)
-    return None
-
-
-def _compared(first: CellData, second: CellData, policy: Policy, *, paired: bool) -> CellResult:
-    rules = policy.cell(second.cell_id, second.label)
-    result = CellResult(
-        cell_id=second.cell_id,
-        label=second.label,
-        state=CellState.NOT_GATED,
-        practical_frac=policy.practical_frac if rules.practical_frac is None else rules.practical_frac,
-        replicates=(len(first.replicates), len(second.replicates)),
-        round_s=first.round_s + second.round_s,
-    )
-    if why_not := _other_work(first, second):
-        return dataclasses.replace(result, state=CellState.NOT_COMPARABLE, reason=why_not)
+def _compared(
+    result: CellResult, first: CellData, second: CellData, *, paired: bool, counters_only: bool
+) -> CellResult:
+    """Return the result of a cell that both sides measured."""
     elsewhere = _other_environment(first, second)
-    if rules.gate_counters:
-        counters, lost = _compare_counters(first, second, policy, elsewhere=bool(elsewhere))
-        if lost:
-            reason = f"the baseline counted {', '.join(lost)}, the contender did not"
-            return dataclasses.replace(result, state=CellState.FAILED, reason=reason)
-        result = dataclasses.replace(result, counters=tuple(counters))
-    why_not = elsewhere or (_apart(first, second) if paired else "")
-    if not why_not:
-        result = _timed(result, first, second, paired=paired, gated=rules.gate_time)
-    elif rules.gate_time:
-        result = dataclasses.replace(result, state=CellState.NOT_COMPARABLE, reason=why_not)
-    if not result.worse_counters:
+    counters, lost = _compare_counters(first, second, elsewhere=bool(elsewhere))
+    result = replace(result, counters=tuple(counters), replicates=(len(first.seconds), len(second.seconds)))
+    if lost:
+        reason = f"the baseline counted {', '.join(lost)}, the contender did not"
+        return replace(result, state=CellState.FAILED, reason=reason)
+    if not counters_only:
+        why_not = elsewhere or (_apart(first, second) if paired else "")
+        result = (
+            replace(result, state=CellState.NOT_COMPARABLE, reason=why_not)
+            if why_not
+            else _timed(result, first, second, paired=paired)
+        )
+    worse = "; ".join(counter.sentence for counter in counters if counter.worse)
+    if not worse:
         return result
-    reason = "; ".join(counter.sentence for counter in result.worse_counters)
     if result.state is CellState.NOT_COMPARABLE:
-        reason += f"; time not comparable: {result.reason}"
-    return dataclasses.replace(result, state=CellState.WORSE, reason=reason, more_rounds=None)
-
-
-def _other_work(first: CellData, second: CellData) -> str:
-    """Return the difference in work that makes the figures of the two sides incomparable, or ""."""
-    if first.samples_of != second.samples_of:
-        if first.samples_of and second.samples_of:
-            return "the two sides read different samples"
-        side = "contender" if first.samples_of else "baseline"
-        return f"the {side} does not say which samples it read"
-    if first.samples is not None and first.samples != second.samples:
-        return f"a round of the baseline serves {first.samples} samples, of the contender {second.samples}"
-    return ""
+        worse += f"; time not comparable: {result.reason}"
+    return replace(result, state=CellState.WORSE, reason=worse, more_rounds=None)
 
 
 def _other_environment(first: CellData, second: CellData) -> str:
@@ -186,81 +184,71 @@ def _other_environment(first: CellData, second: CellData) -> str:
 
 def _apart(first: CellData, second: CellData) -> str:
     """Return the reason why the replicates of interleaved sides do not pair, or ""; a side may lack the last."""
-    before, after = (sorted({replicate.number for replicate in side.replicates}) for side in (first, second))
-    common = {*before} & {*after}
+    common = first.seconds.keys() & second.seconds.keys()
     if not common:
-        has, other_has = (", ".join(map(str, each[:_MOST_NUMBERS])) for each in (before, after))
+        has, other_has = (
+            ", ".join(map(str, sorted(side.seconds)[:_MOST_NUMBERS])) for side in (first, second)
+        )
         return f"no replicate ran on both sides: the baseline has {has}, the contender {other_has}"
     left_out = first.left_out | second.left_out
-    for name, numbers, other in (("baseline", before, after), ("contender", after, before)):
-        lost = [number for number in other if number not in {*numbers, *left_out} and number < max(common)]
-        if lost:
+    for name, side, other in (("baseline", first, second), ("contender", second, first)):
+        lost = sorted(other.seconds.keys() - side.seconds.keys() - left_out)
+        if lost and lost[0] < max(common):
             return f"the {name} lacks replicate {lost[0]}, although it has later ones"
     return ""
 
 
 def _compare_counters(
-    first: CellData, second: CellData, policy: Policy, *, elsewhere: bool
+    first: CellData, second: CellData, *, elsewhere: bool
 ) -> tuple[list[CounterResult], list[str]]:
-    """Compare every gated counter of the baseline; also return those that the contender lacks."""
+    """Compare every counter of the baseline; also return those that the contender lacks."""
     results: list[CounterResult] = []
     lost: list[str] = []
-    for name in COUNTERS:
-        gate = policy.gate(name)
+    for name, gate in COUNTERS.items():
         before, after = (
-            [side.counters[name] for side in cell.replicates if name in side.counters]
-            for cell in (first, second)
+            [counters[name] for counters in side.counters if name in counters] for side in (first, second)
         )
-        if len(before) < len(first.replicates) or (elsewhere and not gate.any_environment):
+        if len(before) < len(first.counters) or (elsewhere and not gate.is_work):
             continue
-        if len(after) < len(second.replicates):
+        if len(after) < len(second.counters):
             lost.append(name)
-        else:
-            old, new = statistics.median(before), statistics.median(after)
-            # The tolerance cannot be smaller than the variation among the baseline's own replicates.
-            allowed = gate.band_frac * old + gate.slack + max(before) - min(before)
-            worse = new - old > allowed or (gate.both_ways and old - new > allowed)
-            results.append(
-                CounterResult(name=name, baseline=old, contender=new, allowed=allowed, worse=worse)
-            )
+            continue
+        old, new = statistics.median(before), statistics.median(after)
+        # The tolerance cannot be smaller than the variation among the baseline's own replicates.
+        allowed = gate.band_frac * old + gate.slack + max(before) - min(before)
+        worse = (abs(new - old) if gate.is_work else new - old) > allowed
+        results.append(CounterResult(name=name, baseline=old, contender=new, allowed=allowed, worse=worse))
     return results, lost
 
 
-def _timed(result: CellResult, first: CellData, second: CellData, *, paired: bool, gated: bool) -> CellResult:
+def _timed(result: CellResult, first: CellData, second: CellData, *, paired: bool) -> CellResult:
     """Return the result with its ratio of times; only interleaved rounds get an interval and a verdict."""
-    before, after = (
-        {replicate.number: replicate.seconds for replicate in side.replicates} for side in (first, second)
-    )
-    means = [statistics.geometric_mean(side.values()) for side in (before, after)]
-    result = dataclasses.replace(
-        result,
-        seconds=(statistics.median(before.values()), statistics.median(after.values())),
-        ratio=means[1] / means[0],
-    )
-    if not gated:
-        return result
+    before, after = first.seconds, second.seconds
+    seconds = statistics.median(before.values()), statistics.median(after.values())
     if not paired:
+        ratio_of_means = statistics.geometric_mean(after.values()) / statistics.geometric_mean(
+            before.values()
+        )
         reason = (
-            f"a ratio of {result.ratio:.2f}, but the two runs were not interleaved; "
+            f"a ratio of {ratio_of_means:.2f}, but the two runs were not interleaved; "
             "'storebench bench --against' compares both sides in turn"
         )
-        return dataclasses.replace(result, state=CellState.INCONCLUSIVE, reason=reason)
+        return replace(
+            result, state=CellState.INCONCLUSIVE, reason=reason, seconds=seconds, ratio=ratio_of_means
+        )
     common = sorted(before.keys() & after.keys())
-    practical = result.practical_frac or 0.0
     ratio = compare(
-        [before[number] for number in common],
-        [after[number] for number in common],
-        better=Better.LOWER,
-        practical_frac=practical,
+        [before[number] for number in common], [after[number] for number in common], better=Better.LOWER
     )
-    state, reason, more = _decided(ratio, practical)
+    state, reason, more = _decided(ratio)
     visible = None
     if ratio.low is not None and ratio.high is not None:
-        visible = (1 + practical) * math.sqrt(ratio.high / ratio.low) - 1
-    return dataclasses.replace(
+        visible = (1 + PRACTICAL_FRAC) * math.sqrt(ratio.high / ratio.low) - 1
+    return replace(
         result,
         state=state,
         reason=reason,
+        seconds=seconds,
         ratio=ratio.mid,
         low=ratio.low,
         high=ratio.high,
@@ -270,33 +258,28 @@ def _timed(result: CellResult, first: CellData, second: CellData, *, paired: boo
     )
 
 
-def _decided(ratio: Ratio, practical: float) -> tuple[CellState, str, int | None]:
+def _decided(ratio: Ratio) -> tuple[CellState, str, int | None]:
     """Return state, reason, and the further rounds that would decide an undecided cell."""
-    slow_down = f"slow-down of {100 * practical:.3g}%"
+    slow_down = f"slow-down of {100 * PRACTICAL_FRAC:.3g}%"
     if ratio.verdict is Verdict.EQUAL:
         return CellState.WITHIN_NOISE, "", None
-    if ratio.verdict is not Verdict.UNDECIDED:
-        state = CellState.WORSE if ratio.verdict is Verdict.SLOWER else CellState.BETTER
-        assert ratio.mid is not None
-        return (
-            state,
-            f"{ratio.mid - 1:.0%} slower" if ratio.mid >= 1 else f"{1 - ratio.mid:.0%} less time",
-            None,
-        )
+    assert ratio.mid is not None
+    if ratio.verdict is Verdict.SLOWER:
+        return CellState.WORSE, f"{ratio.mid - 1:.0%} slower", None
+    if ratio.verdict is Verdict.FASTER:
+        return CellState.BETTER, f"{1 - ratio.mid:.0%} less time", None
     if ratio.rounds < MIN_ROUNDS:
-        missing = MIN_ROUNDS - ratio.rounds
-        reason = f"{number_of(ratio.rounds, 'replicate')}, a verdict needs {MIN_ROUNDS}{_advice(missing)}"
-        return CellState.INCONCLUSIVE, reason, missing
-    assert ratio.high is not None
-    assert ratio.spread is not None
-    if ratio.high <= 1 + practical:
-        return CellState.WITHIN_NOISE, f"no {slow_down}; it may be faster", None
-    needed = rounds_needed(ratio.spread, practical)
-    more = None if needed is None else max(0, needed - ratio.rounds)
-    never = f"; {MOST_ROUNDS} replicates on each side would not decide it here"
-    advice = never if more is None else _advice(more)
-    return CellState.INCONCLUSIVE, f"a {slow_down} is not ruled out{advice}", more or None
-
-
-def _advice(more: int) -> str:
-    return f"; {number_of(more, 'more replicate')} on each side would decide it" if more else ""
+        more: int | None = MIN_ROUNDS - ratio.rounds
+        reason = f"{number_of(ratio.rounds, 'replicate')}, a verdict needs {MIN_ROUNDS}"
+    else:
+        assert ratio.high is not None
+        assert ratio.spread is not None
+        if ratio.high <= 1 + PRACTICAL_FRAC:
+            return CellState.WITHIN_NOISE, f"no {slow_down}; it may be faster", None
+        reason, needed = f"a {slow_down} is not ruled out", rounds_needed(ratio.spread, PRACTICAL_FRAC)
+        if needed is None:
+            never = f"{reason}; {MOST_ROUNDS} replicates on each side would not decide it here"
+            return CellState.INCONCLUSIVE, never, None
+        more = max(0, needed - ratio.rounds) or None
+    advice = f"; {number_of(more, 'more replicate')} on each side would decide it" if more else ""
+    return CellState.INCONCLUSIVE, reason + advice, more

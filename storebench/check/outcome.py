@@ -9,8 +9,10 @@ from storebench import errors
 from storebench.analysis.comparison import ALPHA
 from storebench.analysis.table import Table
 from storebench.check.judge import CellResult, CellState
-from storebench.check.policy import Policy
-from storebench.units import format_duration, number_of
+from storebench.units import number_of
+
+# A larger share of inconclusive cells decides nothing.
+MOST_INCONCLUSIVE_FRAC = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,11 +30,15 @@ class Outcome:
         return f"{self.line} [{counts}; exit code {self.exit_code}]"
 
 
-def outcome(
-    results: Sequence[CellResult], policy: Policy, *, strict: bool = False, allow_missing: Sequence[str] = ()
-) -> Outcome:
-    """Return the exit code for the results of cells; `allow_missing` has labels, ids or patterns of missing ones."""
-    code, line = _decide(results, policy, strict=strict, allow_missing=allow_missing)
+def outcome(results: Sequence[CellResult], allow_missing: Sequence[str] = ()) -> Outcome:
+    """Return the exit code for the results of cells; `allow_missing` has labels, ids or patterns of missing ones.
+
+    A name that matches no cell is refused, because a misspelt one would allow nothing.
+    """
+    for name in allow_missing:
+        if not any(_is_called(result, name) for result in results):
+            raise errors.UnknownNameError.of("cell", name, [result.label for result in results])
+    code, line = _decide(results, allow_missing)
     if code in (errors.EXIT_OK, errors.EXIT_INCONCLUSIVE):
         line = f"{line}{_rounds_to_go(results)}"
     counts = Counter(str(result.state) for result in results)
@@ -45,22 +51,10 @@ def _rounds_to_go(results: Sequence[CellResult]) -> str:
     """Return words for the smallest visible slow-down, and for what would decide the undecided cells."""
     undecided = [result for result in results if result.state is CellState.INCONCLUSIVE]
     visible = [result.visible_frac for result in undecided if result.visible_frac is not None]
-    seen = f"; the smallest slow-down that this run can see is {max(visible):.0%}" if visible else ""
-    needed = max((result.more_rounds for result in undecided if result.more_rounds), default=0)
-    if not needed:
-        return seen
-    took_s = needed * sum(result.round_s for result in results)
-    time = f" (about {format_duration(took_s)})" if took_s else ""
-    return (
-        f"{seen}; {number_of(needed, 'more replicate')} on each side{time} would decide what can be decided"
-    )
-
-
-def check_names(allow_missing: Sequence[str], results: Sequence[CellResult]) -> None:
-    """Refuse a name that matches no cell, because a misspelt name would allow nothing."""
-    for name in allow_missing:
-        if not any(_is_called(result, name) for result in results):
-            raise errors.UnknownNameError.of("cell", name, [result.label for result in results])
+    words = f"; the smallest slow-down that this run can see is {max(visible):.0%}" if visible else ""
+    if needed := max((result.more_rounds or 0 for result in undecided), default=0):
+        words += f"; {number_of(needed, 'more replicate')} on each side would decide what can be decided"
+    return words
 
 
 def _is_called(result: CellResult, name: str) -> bool:
@@ -68,28 +62,21 @@ def _is_called(result: CellResult, name: str) -> bool:
     return name in names or any(fnmatch.fnmatchcase(label, name) for label in names)
 
 
-def _decide(
-    results: Sequence[CellResult], policy: Policy, *, strict: bool, allow_missing: Sequence[str]
-) -> tuple[int, str]:
+def _decide(results: Sequence[CellResult], allow_missing: Sequence[str]) -> tuple[int, str]:
     by_state = {state: [result for result in results if result.state is state] for state in CellState}
-    missing = [
-        result
-        for result in by_state[CellState.MISSING]
-        if strict or not any(_is_called(result, name) for name in allow_missing)
-    ]
-    measured = len(results) - len(by_state[CellState.MISSING])
-    counted = measured - len(by_state[CellState.NEW])
-    compared = counted - len(by_state[CellState.NOT_GATED])
+    lost, new = by_state[CellState.MISSING], by_state[CellState.NEW]
+    missing = [result for result in lost if not any(_is_called(result, name) for name in allow_missing)]
+    measured = len(results) - len(lost)
+    counted = measured - len(new)
     undecided = by_state[CellState.INCONCLUSIVE]
-    wide = len(undecided) > policy.max_inconclusive_frac * compared
-    new = by_state[CellState.NEW] if strict or not counted else []
+    wide = len(undecided) > MOST_INCONCLUSIVE_FRAC * (counted - len(by_state[CellState.NOT_GATED]))
     complaints = (
         (errors.EXIT_INTEGRITY, "failed", by_state[CellState.FAILED]),
-        (errors.EXIT_INTEGRITY, "missing", missing if measured else by_state[CellState.MISSING]),
+        (errors.EXIT_INTEGRITY, "missing", missing if measured else lost),
         (errors.EXIT_REGRESSION, "regression", by_state[CellState.WORSE]),
         (errors.EXIT_NOT_COMPARABLE, "not comparable", by_state[CellState.NOT_COMPARABLE]),
-        (errors.EXIT_NOT_COMPARABLE, "the baseline lacks", new),
-        (errors.EXIT_INCONCLUSIVE, "inconclusive", undecided if strict or wide else []),
+        (errors.EXIT_NOT_COMPARABLE, "the baseline lacks", [] if counted else new),
+        (errors.EXIT_INCONCLUSIVE, "inconclusive", undecided if wide else []),
         (
             errors.EXIT_INCONCLUSIVE,
             "perhaps slower",

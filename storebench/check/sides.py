@@ -9,7 +9,7 @@ from typing import Any
 from storebench.analysis.checks.records import read_run
 from storebench.errors import CorruptDataError, DataNotFoundError, IntegrityError, NotComparableError
 from storebench.record.lines import PAIRING_NAME
-from storebench.record.schema import CacheVerdict, Cell, Environment, Record, Status
+from storebench.record.schema import CacheVerdict, Cell, Environment, Record
 from storebench.run.replicates import enough, unsound
 from storebench.settings.words import BOUNDED_STATES, ComputeKind, Fill, Share
 from storebench.system.json_text import parse_json
@@ -20,30 +20,20 @@ _SLOWEST_PER_S = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
-class Replicate:
-    """Seconds per sample and counters of one replicate; equal numbers of interleaved sides ran next to each other."""
-
-    number: int
-    seconds: float
-    counters: Mapping[str, float]
-
-
-@dataclass(frozen=True, kw_only=True)
 class CellData:
     """What one side knows of a cell."""
 
-    cell_id: str
     label: str
-    replicates: tuple[Replicate, ...]
+    seconds: Mapping[int, float]
+    """Seconds per sample of each replicate; equal numbers of interleaved sides ran next to each other."""
+    counters: Sequence[Mapping[str, float]]
+    """The counters of each replicate."""
     environment: Environment | None
     """None where it is unknown, or differs between the replicates."""
-    samples_of: str
-    """Digest of the samples; "" if unknown."""
-    samples: int | None
+    samples: tuple[str, int] | None
+    """Digest and number of the samples."""
     failure: str
     """Why the cell could not be measured as asked; "" if it was."""
-    round_s: float
-    """Seconds of one replicate, preparation and proof included; 0 if unknown."""
     left_out: frozenset[int] = frozenset()
     """Numbers of the replicates that do not count, because they did not hold their state."""
 
@@ -73,7 +63,7 @@ def read_side(path: Path, *, baseline: bool) -> Side:
     digest = about.get("code", {}).get("digest", "")
     return Side(
         cells={cell_id: _cell(of_cell, digest) for cell_id, of_cell in grouped.items()},
-        pairing=str(about.get("pairing", "")),
+        pairing=about.get("pairing", ""),
     )
 
 
@@ -82,12 +72,12 @@ def read_pairing(folder: Path) -> dict[str, Any]:
     path = folder / PAIRING_NAME
     if not path.is_file():
         return {}
-    about = parse_json(read_small_file(path), path)
-    code = about.get("code", {}) if isinstance(about, dict) else None
-    names = ("pairing", "commit", "repository")
-    words = [about.get(name, "") for name in names] if isinstance(about, dict) else [None]
-    words += [code.get("digest", "")] if isinstance(code, dict) else [None]
-    if not all(isinstance(word, str) for word in words):
+    about: Any = parse_json(read_small_file(path), path)
+    try:
+        is_known = isinstance(about.get("pairing", "") + about.get("code", {}).get("digest", ""), str)
+    except (AttributeError, TypeError):
+        is_known = False
+    if not is_known:
         raise CorruptDataError("not what 'bench --against' writes", where=path, hint="Run it again.")
     pairing: dict[str, Any] = about
     return pairing
@@ -100,17 +90,17 @@ def same_code(baseline: Path, contender: Path) -> bool:
 
 
 def label_of(cell: Cell) -> str:
-    """Return a readable label of a cell, also used for a policy's patterns."""
+    """Return a readable label of a cell, also used for the patterns of ``--allow-missing``."""
+    drained = cell.compute.kind is ComputeKind.NONE
     parts = [
         cell.data.name,
         cell.backend.name,
         cell.cache,
         f"{cell.loader}-{cell.workers}",
         f"batch-{cell.batch_size}",
+        cell.compute if drained else f"{cell.model}-{cell.compute}",
     ]
-    drained = cell.compute.kind is ComputeKind.NONE
-    compute = cell.compute if drained else f"{cell.model}-{cell.compute}"
-    parts += [compute, *([cell.device] if cell.device != "cpu" else [])]
+    parts += [cell.device] if cell.device != "cpu" else []
     parts += [f"ranks-{cell.ranks}-{cell.sync}"] if cell.ranks > 1 else []
     parts += [f"share-{cell.share}"] if cell.share is not Share.NONE else []
     parts += [f"fill-{cell.store_fill}"] if cell.store_fill is not Fill.PRELOAD else []
@@ -119,59 +109,49 @@ def label_of(cell: Cell) -> str:
 
 
 def _cell(records: list[Record], code: str) -> CellData:
-    cell = records[0].cell
     numbers = {record.replicate for record in records}
     left_out = {record.replicate: reason for record in records if (reason := unsound([record]))}
-    has_rate = enough(len(numbers) - len(left_out), len(numbers))
-    if has_rate:
+    failure = ""
+    if enough(len(numbers) - len(left_out), len(numbers)):
         records = [record for record in records if record.replicate not in left_out]
-    usable = [
-        record
-        for record in records
-        if record.status is Status.OK and (record.samples_per_s or 0.0) > _SLOWEST_PER_S
-    ]
-    failed = next((record for record in records if record not in usable), None)
+    else:
+        failure = next(iter(left_out.values()))
+    rounds: dict[int, list[Record]] = {}
+    for record in records:
+        if record.failed or (record.samples_per_s or 0.0) <= _SLOWEST_PER_S:
+            failure = failure or record.failure or "no step was timed"
+        else:
+            rounds.setdefault(record.replicate, []).append(record)
+    usable = [record for epochs in rounds.values() for record in epochs]
     environments = {record.environment.key: record.environment for record in usable if record.environment}
     store = next((record.store for record in records if record.store), None)
-    rows: dict[tuple[int, str], list[Record]] = {}
-    for record in usable:
-        rows.setdefault((record.replicate, record.run_id), []).append(record)
-    rounds = [rows[key] for key in sorted(rows)]
-    walls = [epochs[0].conditions.wall_s for epochs in rounds if epochs[0].conditions]
     return CellData(
-        cell_id=cell.cell_id,
-        label=label_of(cell),
-        replicates=tuple(map(_replicate, rounds)),
+        label=label_of(records[0].cell),
+        # A median of three or four epochs would not show a slow one; an arithmetic mean hides behind a long first one.
+        seconds={
+            number: statistics.geometric_mean(1 / (record.samples_per_s or 0.0) for record in epochs)
+            for number, epochs in rounds.items()
+        },
+        counters=[_counters(epochs) for epochs in rounds.values()],
         environment=next(iter(environments.values())) if len(environments) == 1 else None,
-        samples_of=store.samples_digest if store else "",
-        samples=store.count if store else None,
-        failure=(failed.failure or "no step was timed" if failed else "")
-        or ("" if has_rate else next(iter(left_out.values())))
-        or _code_failure(usable, code)
-        or next(filter(None, map(_unproven, usable)), ""),
+        samples=(store.samples_digest, store.count) if store else None,
+        failure=failure or _code_failure(usable, code) or next(filter(None, map(_unproven, usable)), ""),
         left_out=frozenset(left_out),
-        round_s=statistics.fmean(walls) if walls else 0.0,
     )
 
 
-def _replicate(epochs: Sequence[Record]) -> Replicate:
-    """Return the mean cost of a replicate, medians of its counters, and its longest durations before timed steps."""
-    counted = [_counters(record) for record in epochs]
-    names = set.intersection(*(set(counters) for counters in counted))
+def _counters(epochs: Sequence[Record]) -> dict[str, float]:
+    """Return the medians of a replicate's counters, and its longest durations before timed steps."""
+    counted = [_counters_of_epoch(record) for record in epochs]
     # Readers open only before the first epoch, and any epoch may begin late.
     longest = ("open_s", "time_to_first_batch_s", "warmup_s")
-    return Replicate(
-        number=epochs[0].replicate,
-        # A median of three or four epochs would not show a slow one; an arithmetic mean hides behind a long first one.
-        seconds=statistics.geometric_mean(1 / (record.samples_per_s or 0.0) for record in epochs),
-        counters={
-            name: (max if name in longest else statistics.median)(counters[name] for counters in counted)
-            for name in sorted(names)
-        },
-    )
+    return {
+        name: (max if name in longest else statistics.median)(counters[name] for counters in counted)
+        for name in set.intersection(*(set(counters) for counters in counted))
+    }
 
 
-def _counters(record: Record) -> dict[str, float]:
+def _counters_of_epoch(record: Record) -> dict[str, float]:
     counters: dict[str, float | None] = {
         "samples_served": record.coverage.served if record.coverage else record.samples,
         "payload_bytes": record.payload_bytes,

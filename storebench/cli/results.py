@@ -249,9 +249,11 @@ def check(
         Path, typer.Argument(help="A run's folder, such as the baseline of 'bench --against'.")
     ],
     contender: Annotated[Path, typer.Argument(help="The run's folder to compare with it.")],
-    policy: Annotated[Path | None, typer.Option(help="TOML file with thresholds and counter gates.")] = None,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Fail on any cell that is missing, new or inconclusive.")
+    counters_only: Annotated[
+        bool,
+        typer.Option(
+            "--counters-only", help="Leave times out, which say little of runs that were not interleaved."
+        ),
     ] = False,
     allow_missing: Annotated[
         list[str] | None,
@@ -272,21 +274,16 @@ def check(
     """
     with exit_codes():
         from storebench.check.judge import judge
-        from storebench.check.outcome import check_names, outcome, verdict_table
-        from storebench.check.policy import Policy, load_policy
+        from storebench.check.outcome import outcome, verdict_table
         from storebench.check.sides import read_side, same_code
         from storebench.system.whole_files import write_whole
 
-        rules = load_policy(policy) if policy else Policy()
         if same_code(baseline, contender):
             write_out("both sides are the same code and the same cells: no regression [exit code 0]")
             return
         after, before = read_side(contender, baseline=False), read_side(baseline, baseline=True)
-        if before.pairing and before.pairing == after.pairing:
-            rules.require_times(cell.label for cell in after.cells.values())
-        results = judge(before, after, rules)
-        check_names(allow_missing or [], results)
-        decided = outcome(results, rules, strict=strict, allow_missing=allow_missing or [])
+        results = judge(before, after, counters_only=counters_only)
+        decided = outcome(results, allow_missing or [])
         verdicts = verdict_table(results)
         if markdown is not None:
             lines = ("### storebench check", f"**{escaped(decided.summary)}**", verdicts.to_markdown())

@@ -675,7 +675,6 @@ class JobFacts:
     exposed_over_bound: float | None = None
     """`exposed_communication_s` over `ring_bound_s`. It is below 1 where the exchange is hidden behind computing, or is
     faster than an ideal ring."""
-    restarts: int = 0  # How often the launcher started the ranks again. A job that was restarted has failed.
     trainers: TrainersFacts | None = None
     """The trainers and their tournaments; null if all ranks train one network."""
 

@@ -1,10 +1,9 @@
 """Scenarios: TOML files with one question each, found, validated and multiplied into cells. Nothing runs here."""
 
-import functools
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Annotated, Any, Self, TypeVar, cast
+from typing import Annotated, Any, Self
 
 import pydantic
 
@@ -200,33 +199,18 @@ def names_of(cell: Cell) -> set[str]:
 
 def load_scenario(path: Path, *, tell: Callable[[str], None] | None = None) -> Scenario:
     """Read and validate a scenario file; with `tell`, leave out backends without a library and say so."""
-    kept = functools.partial(without_missing_libraries, tell=tell) if tell else dict
-    return read_table("scenario", path, Scenario, {"matrix": Matrix}, kept)
-
-
-_Table = TypeVar("_Table", bound=pydantic.BaseModel)
-
-
-def read_table(
-    what: str,
-    path: Path,
-    model: type[_Table],
-    tables: Mapping[str, type[pydantic.BaseModel]],
-    kept: Callable[[dict[str, Any]], dict[str, Any]] = dict,
-) -> _Table:
-    """Read and validate a TOML file; an error names the matrix and the key."""
     try:
         text = read_small_file(path, most_bytes=MOST_FILE_BYTES).decode("utf-8")
     except (CorruptDataError, OSError, UnicodeDecodeError) as error:
         strange = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         reason = error.what if isinstance(error, CorruptDataError) else strange
-        hint = f"Name a {what} file; 'storebench scenarios' lists those that are there."
-        raise ScenarioError(f"the {what} cannot be read ({reason})", where=path, hint=hint) from None
-    raw = kept(parse_toml(text, path))
+        hint = "Name a scenario file; 'storebench scenarios' lists those that are there."
+        raise ScenarioError(f"the scenario cannot be read ({reason})", where=path, hint=hint) from None
+    raw = parse_toml(text, path)
     try:
-        return model.model_validate(raw)
+        return Scenario.model_validate(without_missing_libraries(raw, tell) if tell else raw)
     except pydantic.ValidationError as error:
-        raise _explained(error, path, {"": model, **tables}) from None
+        raise _explained(error, path) from None
 
 
 def make_scenario(raw: dict[str, Any]) -> Scenario:
@@ -242,19 +226,15 @@ def make_scenario(raw: dict[str, Any]) -> Scenario:
         raise ScenarioError(wrong_value(first), where=where) from None
 
 
-def _explained(
-    error: pydantic.ValidationError, path: Path, tables: Mapping[str, type[pydantic.BaseModel]]
-) -> ScenarioError:
-    """Return the error that names a misspelt key or an impossible value; `tables` has the keys of each table."""
-    first = cast("dict[str, Any]", error.errors()[0])
+def _explained(error: pydantic.ValidationError, path: Path) -> ScenarioError:
+    """Return the error that names the matrix and the misspelt key, or the key of an impossible value."""
+    first = error.errors()[0]
     location = [part for part in first["loc"] if not str(part).startswith(("function-", "[key]"))]
     *table, key = [part for part in location if isinstance(part, str)] or [""]
-    number = next((part + 1 for part in location if isinstance(part, int)), None)
-    where = ": ".join(
-        filter(None, [str(path), " ".join([*table, str(number or "")]).strip() if table else ""])
-    )
+    number = next((part + 1 for part in location if isinstance(part, int)), "")
+    where = f"{path}: {' '.join([*table, str(number)]).strip()}" if table else path
     if first["type"] == "extra_forbidden":
-        unknown = UnknownNameError.of("key", key, tables[table[0] if table else ""].model_fields)
+        unknown = UnknownNameError.of("key", key, (Matrix if table else Scenario).model_fields)
         return ScenarioError(unknown.what, where=where, hint=unknown.hint)
     message = wrong_value(first)
     return ScenarioError(f"{key}: {message}" if key else message, where=where)

@@ -37,7 +37,7 @@ EXIT_CODES = {
     errors.EXIT_REGRESSION: "a regression",
     errors.EXIT_USAGE: "wrong usage or configuration",
     errors.EXIT_NOT_COMPARABLE: "not comparable: no baseline, another environment or schema",
-    errors.EXIT_INCONCLUSIVE: "inconclusive: the spread is too wide for the policy",
+    errors.EXIT_INCONCLUSIVE: "inconclusive: the spread is too wide",
     errors.EXIT_INTEGRITY: "integrity: wrong samples, a failed cell, nothing was measured, or an unexpected error",
     errors.EXIT_INTERRUPTED: "interrupted: Ctrl-C, SIGTERM or a closed terminal (SIGHUP)",
 }

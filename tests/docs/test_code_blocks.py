@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from storebench.check.policy import Policy, load_policy
 from storebench.run.scenario import Scenario, load_scenario
 from tests.docs.doc_files import DOCUMENTS, PLUGIN_GUIDE, ROOT, Fence, fences, name_of
 from tests.docs.sandbox import Sandbox
@@ -45,9 +44,7 @@ def test_toml_blocks_are_valid(fence: Fence, tmp_path: Path) -> None:
     path = tmp_path / "block.toml"
     path.write_text(fence.text)
     keys = set(tomllib.loads(fence.text))
-    if keys <= set(Policy.model_fields):
-        load_policy(path)
-    elif keys <= set(Scenario.model_fields):
+    if keys <= set(Scenario.model_fields):
         if "matrix" not in keys:
             path.write_text(
                 f'name = "block"\n{fence.text}\n[[matrix]]\ndataset = "mnist"\nbackends = ["lmdb"]\n'

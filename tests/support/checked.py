@@ -6,15 +6,14 @@ from typing import Any
 from typer.testing import CliRunner
 
 from storebench.check.judge import CellResult, judge
-from storebench.check.policy import Policy
 from storebench.check.sides import read_side
 from storebench.cli.main import app
 
 
-def check(baseline: Path, contender: Path, **policy: Any) -> dict[str, CellResult]:
+def check(baseline: Path, contender: Path) -> dict[str, CellResult]:
     """Return what a check says of each cell of two sides, by backend."""
     first, second = read_side(baseline, baseline=True), read_side(contender, baseline=False)
-    return {result.label.split("/")[1]: result for result in judge(first, second, Policy(**policy))}
+    return {result.label.split("/")[1]: result for result in judge(first, second)}
 
 
 def run(*arguments: Any) -> tuple[int, str]:

@@ -181,9 +181,6 @@ def _job(record: Record) -> Iterator[Finding]:
     if not job.ranks == len(job.per_rank) == cell.ranks:
         message = f"{job.ranks} ranks, of which {len(job.per_rank)} are described, in a cell of {cell.ranks}"
         yield finding(Rule.ARITHMETIC, record, "job.ranks", message)
-    if job.restarts:
-        message = f"the ranks were started again ({number_of(job.restarts, 'time')})"
-        yield finding(Rule.RUN, record, "job.restarts", message)
     if job.duplicates and not cell.pad:
         message = f"{job.duplicates} samples were served again, but the cell has no padding"
         yield finding(Rule.COVERAGE, record, "job.duplicates", message)

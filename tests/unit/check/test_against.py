@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 
 from storebench.check.against import SideOptions, Sides, run_against
 from storebench.check.judge import CellResult, CellState, judge
-from storebench.check.policy import Policy
 from storebench.check.side_code import checked_out, find_root, side_codes, side_environment
 from storebench.check.sides import read_side
 from storebench.cli.main import app
@@ -61,9 +60,7 @@ def write_scenario(path: Path, *matrices: str) -> Path:
 
 
 def verdicts(out: Path) -> list[CellResult]:
-    return judge(
-        read_side(out / "baseline", baseline=True), read_side(out / "contender", baseline=False), Policy()
-    )
+    return judge(read_side(out / "baseline", baseline=True), read_side(out / "contender", baseline=False))
 
 
 @pytest.fixture(scope="module")
@@ -204,10 +201,10 @@ def test_a_record_of_other_code_is_refused(same: tuple[Sides, list[str]], tmp_pa
     digest = json.loads(first)["code"]["digest"]
     (folder / "records.jsonl").write_text(first.replace(digest, "0" * 32) + "".join(others))
     baseline = read_side(sides.baseline, baseline=True)
-    [result] = judge(baseline, read_side(folder, baseline=False), Policy())
+    [result] = judge(baseline, read_side(folder, baseline=False))
     assert (result.state, "it ran other code than its side" in result.reason) == (CellState.FAILED, True)
     (folder / "against.json").unlink()
-    [result] = judge(baseline, read_side(folder, baseline=False), Policy())
+    [result] = judge(baseline, read_side(folder, baseline=False))
     assert (result.state, result.reason) == (CellState.FAILED, "its records are of different code")
 
 

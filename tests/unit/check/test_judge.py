@@ -24,35 +24,25 @@ def in_rounds(*factors: float) -> Change:
     return lambda one: slower(factors[one.replicate % len(factors)])(one)
 
 
-VERDICTS: dict[str, tuple[Change, dict[str, Any], CellState, str]] = {
-    # name: (what is changed of LMDB, the policy, its state, words of its reason)
-    "half as fast again": (slower(1.5), {}, CellState.WORSE, "% slower"),
-    "twice as fast": (slower(0.5), {}, CellState.BETTER, "% less time"),
-    "the same": (slower(1.0), {}, CellState.WITHIN_NOISE, ""),
-    "6% slower": (slower(1.06), {}, CellState.WITHIN_NOISE, ""),
-    "6% slower, where 3% matter": (slower(1.06), {"practical_frac": 0.03}, CellState.WORSE, "% slower"),
-    "12% faster": (slower(0.91), {}, CellState.WITHIN_NOISE, "no slow-down of 10%; it may be faster"),
-    "50% slower, where 80% matter": (
-        slower(1.5), {"practical_frac": 0.8}, CellState.WITHIN_NOISE, "",
-    ),
-    "50% slower, where 60% matter in this cell": (
-        slower(1.5), {"cells": [{"match": "*/lmdb/*", "practical_frac": 0.6}]}, CellState.WITHIN_NOISE, "",
-    ),
-    "50% slower, in a cell whose time is not gated": (
-        slower(1.5), {"cells": [{"match": "*/lmdb/*", "gate_time": False}]}, CellState.NOT_GATED, "",
-    ),
-    "sometimes ten times as slow": (in_rounds(1, 10), {}, CellState.INCONCLUSIVE, "a slow-down of 10% is not ruled"),
+VERDICTS: dict[str, tuple[Change, CellState, str]] = {
+    # name: (what is changed of LMDB, its state, words of its reason)
+    "half as fast again": (slower(1.5), CellState.WORSE, "% slower"),
+    "twice as fast": (slower(0.5), CellState.BETTER, "% less time"),
+    "the same": (slower(1.0), CellState.WITHIN_NOISE, ""),
+    "6% slower": (slower(1.06), CellState.WITHIN_NOISE, ""),
+    "12% faster": (slower(0.91), CellState.WITHIN_NOISE, "no slow-down of 10%; it may be faster"),
+    "sometimes ten times as slow": (in_rounds(1, 10), CellState.INCONCLUSIVE, "a slow-down of 10% is not ruled"),
     "sometimes a quarter slower": (
-        in_rounds(1, 1.25), {}, CellState.INCONCLUSIVE, "more replicates on each side would decide it",
+        in_rounds(1, 1.25), CellState.INCONCLUSIVE, "more replicates on each side would decide it",
     ),
-    "erratic": (in_rounds(1, 30, 2, 1.2), {}, CellState.INCONCLUSIVE, "200 replicates on each side would not decide"),
+    "erratic": (in_rounds(1, 30, 2, 1.2), CellState.INCONCLUSIVE, "200 replicates on each side would not decide"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", VERDICTS)
 def test_interleaved_times_get_a_verdict(name: str, tmp_path: Path) -> None:
-    change, policy, state, reason = VERDICTS[name]
-    found = check(*paired(tmp_path, change, noise=0.005), **policy)
+    change, state, reason = VERDICTS[name]
+    found = check(*paired(tmp_path, change, noise=0.005))
     assert (found["lmdb"].state, reason in found["lmdb"].reason) == (state, True), found["lmdb"]
     assert {found["hdf5"].state, found["png"].state} == {CellState.WITHIN_NOISE}
 
@@ -96,17 +86,11 @@ def test_separate_runs_give_a_ratio_and_no_verdict_on_time(tmp_path: Path) -> No
 
 
 def test_separate_runs_pass_by_their_counters_if_no_time_is_asked_for(tmp_path: Path) -> None:
-    policy = tmp_path / "policy.toml"
-    policy.write_text('[[cells]]\nmatch = "*"\ngate_time = false\n')
     first, second = run_of(tmp_path / "a"), run_of(tmp_path / "b", seed=1, change=slower(3.0))
-    code, text = run(first, second, "--policy", policy)
+    code, text = run(first, second, "--counters-only")
     assert (code, "no regression in 3 cells (3 not gated)" in text) == (0, True), text
-    assert " not gated " in text
     more = run_of(tmp_path / "c", change=with_(counters=Counters(read_calls=2000, major_faults=0)))
-    assert run(first, more, "--policy", policy)[0] == 1
-    sides = paired(tmp_path)
-    code, text = run(*sides, "--policy", policy)
-    assert (code, "gate_time: this policy compares the time of no cell" in text) == (2, True), text
+    assert run(first, more, "--counters-only")[0] == 1
 
 
 def edited(one: Record, part: str, **changes: Any) -> Record:
@@ -117,13 +101,7 @@ NOT_COMPARABLE: dict[str, tuple[Change, str]] = {
     "other samples": (
         lambda one: edited(one, "store", samples_digest="beef"), "the two sides read different samples",
     ),
-    "unknown samples": (
-        lambda one: edited(one, "store", samples_digest=""), "the contender does not say which samples it read",
-    ),
-    "fewer samples": (
-        lambda one: edited(one, "store", count=10),
-        "a round of the baseline serves 1000 samples, of the contender 10",
-    ),
+    "fewer samples": (lambda one: edited(one, "store", count=10), "the two sides read different samples"),
     "another machine": (
         lambda one: edited(one, "environment", key="there", match={"kernel": "there"}),
         "another environment: kernel here -> there",
@@ -278,16 +256,14 @@ def test_missing_cells_fail_unless_they_are_allowed_to_be(tmp_path: Path) -> Non
     for name in (label, "*/lmdb/*", next(iter(check(*sides).values())).cell_id):
         code, text = run(*sides, "--allow-missing", name)
         assert (code, "(1 missing)" in text) == (0, True), name
-    assert run(*sides, "--allow-missing", label, "--strict")[0] == 5
     code, text = run(*sides, "--allow-missing", f"{label}x")
     assert (code, f"Did you mean '{label}'" in text) == (2, True)
 
 
-def test_new_cells_are_told_and_fail_only_a_strict_check(tmp_path: Path) -> None:
+def test_new_cells_are_told(tmp_path: Path) -> None:
     second, first = paired(tmp_path, lambda _: None)
     code, text = run(first, second)
     assert (code, "(1 new)" in text) == (0, True), text
-    assert run(first, second, "--strict")[0] == 3
 
 
 def test_a_cell_of_which_no_replicate_held_its_state_fails(tmp_path: Path) -> None:

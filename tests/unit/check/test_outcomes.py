@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from storebench.check.judge import CellResult, CellState
-from storebench.check.outcome import Outcome, check_names, outcome, verdict_table
-from storebench.check.policy import Policy
+from storebench.check.outcome import Outcome, outcome, verdict_table
 from storebench.errors import UnknownNameError
 
 
@@ -15,7 +14,7 @@ def result(state: CellState = CellState.WITHIN_NOISE, label: str = "read/lmdb", 
 
 
 def told(*results: CellResult, **options: Any) -> Outcome:
-    return outcome(results, Policy(), **options)
+    return outcome(results, **options)
 
 
 @pytest.mark.parametrize(
@@ -42,13 +41,6 @@ def test_states_are_counted_in_one_order() -> None:
     assert list(counts.items()) == [("worse", 1), ("better", 1), ("within noise", 2)]
 
 
-def test_strict_lets_no_undecided_new_or_missing_cell_pass() -> None:
-    for state, code in ((CellState.INCONCLUSIVE, 4), (CellState.NEW, 3), (CellState.MISSING, 5)):
-        cells = [result(state, "odd"), result(label="a"), result(label="b")]
-        assert told(*cells, allow_missing=["odd"]).exit_code == 0, state
-        assert told(*cells, allow_missing=["odd"], strict=True).exit_code == code, state
-
-
 def test_missing_cells_are_allowed_by_pattern_and_never_all_of_them() -> None:
     lost = [result(CellState.MISSING, f"read/{name}") for name in ("lmdb", "png")]
     assert told(*lost, result(), allow_missing=["read/*"]).line == "no regression in 1 cell (2 missing)"
@@ -61,22 +53,20 @@ def test_missing_cells_are_allowed_by_pattern_and_never_all_of_them() -> None:
 
 
 def test_an_undecided_cell_that_looks_slower_does_not_pass() -> None:
-    calm = result(CellState.INCONCLUSIVE, ratio=1.05, practical_frac=0.08)
-    slow = result(CellState.INCONCLUSIVE, ratio=1.09, practical_frac=0.08, reason="wide")
+    calm = result(CellState.INCONCLUSIVE, ratio=1.05)
+    slow = result(CellState.INCONCLUSIVE, ratio=1.11, reason="wide")
     assert told(result(), result(), calm).exit_code == 0
     assert told(result(), result(), slow).line == "perhaps slower, 1 of 3 cells: read/lmdb (wide)"
-    assert not result(CellState.WORSE, ratio=1.5, practical_frac=0.08).perhaps_slower
+    assert not result(CellState.WORSE, ratio=1.5).perhaps_slower
 
 
 def test_the_line_says_how_many_more_replicates_would_decide() -> None:
     wide = [
-        result(CellState.INCONCLUSIVE, f"cell-{n}", more_rounds=n, visible_frac=n / 100, round_s=20.0)
-        for n in (5, 20, 35)
+        result(CellState.INCONCLUSIVE, f"cell-{n}", more_rounds=n, visible_frac=n / 100) for n in (5, 20, 35)
     ]
     hopeless = result(CellState.INCONCLUSIVE, "cell-0")
     line = told(*wide, hopeless).line
     assert "; the smallest slow-down that this run can see is 35%; 35 more replicates on each side" in line
-    assert "(about 35 min)" in line
     assert "5 more replicates" in told(result(), result(), wide[0]).line
     assert "more replicates" not in told(result(), hopeless).line
     assert "more replicates" not in told(result(CellState.WORSE), *wide).line
@@ -89,9 +79,8 @@ def test_no_more_than_three_cells_are_named() -> None:
 
 def test_a_misspelt_name_is_refused_with_the_nearest_one() -> None:
     cells = [result(label="read/lmdb/warm"), result(label="read/png/warm")]
-    check_names(["read/*/warm", "read/png/warm"], cells)
     with pytest.raises(UnknownNameError, match="read/lmdb/warm"):
-        check_names(["read/lmdb/wram"], cells)
+        told(*cells, allow_missing=["read/*/warm", "read/lmdb/wram"])
 
 
 CELLS = (

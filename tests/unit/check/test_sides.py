@@ -27,9 +27,7 @@ def test_a_run_without_a_pairing_has_none_and_a_pair_is_read_as_written(tmp_path
     assert read_pairing(tmp_path) == about
 
 
-@pytest.mark.parametrize(
-    "wrong", [[], "p1", {"pairing": 1}, {"commit": None}, {"code": []}, {"code": {"digest": 1}}]
-)
+@pytest.mark.parametrize("wrong", [[], "p1", {"pairing": 1}, {"code": []}, {"code": {"digest": 1}}])
 def test_a_pairing_of_another_form_is_refused(wrong: Any, tmp_path: Path) -> None:
     (tmp_path / PAIRING_NAME).write_text(json.dumps(wrong))
     with pytest.raises(CorruptDataError, match="not what 'bench --against' writes"):
@@ -39,20 +37,20 @@ def test_a_pairing_of_another_form_is_refused(wrong: Any, tmp_path: Path) -> Non
 def test_records_become_cells_with_a_replicate_per_round(tmp_path: Path) -> None:
     records = [record("lmdb", number, 1e-3 * (number + 1)) for number in range(3)]
     cell = one_cell(tmp_path, *records)
-    assert [replicate.seconds for replicate in cell.replicates] == pytest.approx([1e-3, 2e-3, 3e-3])
+    assert cell.seconds == pytest.approx({0: 1e-3, 1: 2e-3, 2: 3e-3})
     assert cell.environment is not None
-    assert (cell.environment.key, cell.samples, cell.samples_of) == ("here", 1000, "f00d")
+    assert (cell.environment.key, cell.samples) == ("here", ("f00d", 1000))
     assert cell.failure == ""
 
 
 def test_the_epochs_of_a_replicate_count_with_their_geometric_mean(tmp_path: Path) -> None:
     epochs = [record("lmdb", 0, cost, epoch=number) for number, cost in enumerate((1e-3, 1e-3, 8e-3))]
-    assert one_cell(tmp_path, *epochs).replicates[0].seconds == pytest.approx(2e-3)
+    assert one_cell(tmp_path, *epochs).seconds[0] == pytest.approx(2e-3)
 
 
 def test_the_first_failed_record_fails_its_cell(tmp_path: Path) -> None:
     cell = one_cell(tmp_path, record("lmdb", 0, 1e-3), failed(record("lmdb", 1, 1e-3), "the store is gone"))
-    assert (cell.failure, len(cell.replicates)) == ("the store is gone", 1)
+    assert (cell.failure, len(cell.seconds)) == ("the store is gone", 1)
     untimed = dataclasses.replace(record("hdf5", 0, 1e-3), samples_per_s=0.0)
     assert one_cell(tmp_path / "untimed", untimed).failure == "no step was timed"
 
@@ -106,7 +104,7 @@ def test_records_of_two_machines_have_no_environment(tmp_path: Path) -> None:
 
 def test_a_replicate_counts_everything_that_is_known_of_its_records(tmp_path: Path) -> None:
     counted = record("lmdb", 0, 1e-3, open_s=0.5, time_to_first_batch_s=0.25, epoch_s=3.0, timed_s=2.0)
-    assert one_cell(tmp_path, counted).replicates[0].counters == {
+    assert one_cell(tmp_path, counted).counters[0] == {
         "samples_served": 1000,
         "payload_bytes": 3_072_000,
         "bytes_on_disk": 4_000_000,
@@ -123,7 +121,7 @@ def test_which_bytes_and_which_steps_of_warm_up_count(
     cache: str, workers: int, counted: bool, tmp_path: Path
 ) -> None:
     one = record("lmdb", 0, 1e-3, cell={"cache": cache, "workers": workers})
-    names = one_cell(tmp_path, one).replicates[0].counters
+    names = one_cell(tmp_path, one).counters[0]
     assert ("device_read_bytes" in names, "warmup_s" in names) == (counted, counted)
 
 
@@ -157,6 +155,6 @@ def test_a_place_without_records_is_no_side(content: dict[str, str] | None, tmp_
         ),
     ],
 )
-def test_a_cell_is_called_by_what_a_policy_may_match(fields: dict[str, Any], label: str) -> None:
+def test_a_cell_is_called_by_what_a_pattern_may_match(fields: dict[str, Any], label: str) -> None:
     planted = record("lmdb", 0, 1e-3, cell={"workers": 2} | fields).cell
     assert label_of(planted) == f"cifar10/lmdb/warm/processes-2/batch-64/{label}"

@@ -363,7 +363,6 @@ def test_an_epoch_that_decodes_five_times_as_fast_is_found(
 JOBS: dict[str, tuple[str, Callable[[Record], Record]]] = {
     "no facts": ("job", lambda r: dataclasses.replace(r, job=None)),
     "a missing rank": ("job.ranks", lambda r: part(r, "job", per_rank=r.job.per_rank[:1])),
-    "a restart": ("job.restarts", lambda r: part(r, "job", restarts=1)),
     "samples served again": ("job.duplicates", lambda r: part(r, "job", duplicates=3)),
 }
 
