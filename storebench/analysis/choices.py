@@ -22,8 +22,7 @@ from storebench.analysis.roofline import Feeding, Roofline
 from storebench.analysis.summary import MEMORY_FORMAT, CellSummary, backend_rank
 from storebench.analysis.table import Column, Table, make_table
 from storebench.codecs import any_size
-from storebench.run.first_run.facts import NETWORK_SIDE
-from storebench.run.matrix import MODEL_CROPS
+from storebench.run.matrix import MODEL_CROPS, NETWORK_SIDE
 from storebench.settings.words import CacheState, ComputeKind
 from storebench.units import number_of
 

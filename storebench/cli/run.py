@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from storebench.analysis.checks.records import Results
     from storebench.ranks.nodes import NodeAddress
     from storebench.record.schema import Cell
-    from storebench.run.first_run.choice import FirstRun
+    from storebench.run.first_run import FirstRun
     from storebench.run.folder import Run
     from storebench.run.scenario import Scenario
 
@@ -62,15 +62,12 @@ def chosen_run(
     asked: Mapping[str, Any], rounds: int | None, stores: Path, settings: Mapping[str, Any]
 ) -> tuple["FirstRun", "Scenario"]:
     """Inspect the samples and the machine, and return the choice and its scenario."""
-    from storebench.run.first_run.choice import NAME, asked_matrix, choose
-    from storebench.run.scenario import make_scenario
+    from storebench.run.first_run import NAME, asked_matrix, choose, look_at, machine_for
+    from storebench.run.scenario import make_scenario, without_missing_libraries
 
     matrix = asked_matrix(asked)
     # Before the images are looked at, so that wrong settings are refused at once; the backends are not chosen yet.
     valid = make_scenario({"name": NAME, **settings, "matrix": [matrix | {"backends": ["files"]}]})
-    from storebench.run.first_run.facts import look_at, machine_for
-    from storebench.run.scenario import without_missing_libraries
-
     say(f"looking at the images of {asked['dataset']}")
     first = choose(look_at(valid.matrix[0].data, stores, progress), machine_for(stores), matrix, rounds)
     # A matrix of which no library is installed is left out, unlike one that was asked for.

@@ -138,10 +138,6 @@ def agreed(wholes: Iterable[Whole | None]) -> Whole | None:
     return min(filter(None, distinct), key=dataclasses.astuple, default=None)
 
 
-# Name of the scenario of a `storebench run` that chooses its backends.
-CHOSEN_BACKENDS = "first"
-
-
 def resume_command(folder: Path, *, retry_failed: bool = False) -> str:
     """Return the command that continues a run, as one line of plain text: the words that began it, and where it is."""
     about = read_about(folder / RUN_NAME)

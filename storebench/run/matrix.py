@@ -86,6 +86,9 @@ FILTERED_MODELS = ("mlp_ekf", "mlp_gekf")
 # Side of the square that a network crops of each image; the other networks take images of any size.
 MODEL_CROPS = {"caffenet": 227, "resnet50": 224}
 
+# Side of the images that most networks take.
+NETWORK_SIDE = 224
+
 # The network that the paper trained on each dataset; class folders get ImageNet's.
 DATASET_MODELS = {"mnist": "lenet", "cifar10": "cifar10_quick", "imagenet": "caffenet"}
 

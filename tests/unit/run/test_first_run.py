@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storebench.record.schema import Cell
-from storebench.run.first_run.choice import FirstRun, asked_matrix, choose
-from storebench.run.first_run.facts import FEWEST_SAMPLES, Machine, Samples
+from storebench.run.first_run import FEWEST_SAMPLES, FirstRun, Machine, Samples, asked_matrix, choose
 from storebench.run.scenario import FEWEST_REPLICATES, Scenario, make_scenario
 from storebench.settings.words import CacheState, ComputeKind
 
@@ -21,13 +20,13 @@ PHOTOS = Samples(
     raw_bytes=224 * 224 * 3,
     file_bytes=137_000,
     read_s=0.0019,
+    copy_s=0.0002,
     kind="JPEG",
-    shrunk_bytes=25_000,
     short_side=375,
 )
 TINY = Samples(count=5_000, are_files=True, side=None, raw_bytes=32 * 32 * 3, file_bytes=900, read_s=0.00008)
 DIGITS = Samples(count=60_000, are_files=False, side=None, raw_bytes=28 * 28, file_bytes=300, read_s=0.00005)
-LAPTOP = Machine(cores=2, memory_bytes=24 * GIB, free_bytes=70 * GIB, evicts=True, copied_bytes_per_s=5e9)
+LAPTOP = Machine(cores=2, memory_bytes=24 * GIB, free_bytes=70 * GIB, evicts=True)
 
 
 def chosen(
@@ -78,8 +77,7 @@ def test_photographs_are_measured_as_files_and_pixels_warm_and_cold() -> None:
 def test_smaller_jpegs_and_faster_decoders_are_measured_where_they_make_sense(
     kind: str, short_side: int, decoders: tuple[str, ...], more: list[str]
 ) -> None:
-    shrunk_bytes = PHOTOS.shrunk_bytes if short_side > PHOTOS.crop_side else 0.0
-    samples = dataclasses.replace(PHOTOS, kind=kind, short_side=short_side, shrunk_bytes=shrunk_bytes)
+    samples = dataclasses.replace(PHOTOS, kind=kind, short_side=short_side)
     first = chosen(samples, dataclasses.replace(LAPTOP, decoders=decoders))
     asked = [name for matrix in first.scenario["matrix"] for name in matrix["backends"]]
     assert {*asked} == {"original", "lmdb+original", "lmdb", *more}
@@ -205,6 +203,7 @@ def test_what_was_asked_for_replaces_what_is_chosen() -> None:
         raw_bytes=st.integers(192, 200_000),
         file_bytes=st.floats(100, 3e7),
         read_s=st.floats(1e-5, 1.0),
+        copy_s=st.floats(1e-8, 1e-2),
     ),
     machine=st.builds(
         Machine,
@@ -212,7 +211,6 @@ def test_what_was_asked_for_replaces_what_is_chosen() -> None:
         memory_bytes=st.integers(GIB, 2000 * GIB),
         free_bytes=st.integers(40 * GIB, 4000 * GIB),
         evicts=st.booleans(),
-        copied_bytes_per_s=st.floats(1e9, 1e11),
     ),
 )
 def test_any_choice_is_a_valid_scenario(samples: Samples, machine: Machine) -> None:
