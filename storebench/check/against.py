@@ -48,23 +48,23 @@ class Sides:
     """Top folder of the checkout whose revision `commit` is compared with its working tree."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SideOptions:
-    source: Path | None = None
-    """File of the scenario, of which the baseline runs the revision's version; None runs the same on both sides."""
-    only: Collection[str] = ()
-    """Cell ids, backends, formats or datasets to run; empty runs all."""
-    replicates: int | None = None
-    """Replicates of both sides, with `budget_s` the most; None takes the larger number of the two scenarios."""
-    budget_s: float | None = None
-    """Seconds for all rounds: as many run as fit, at least `MIN_ROUNDS`. Their number depends on the clock alone."""
-    drop_caches: bool = False
-
-
 def run_against(
-    ref: str, scenario: Scenario, out: Path, stores: Path, options: SideOptions, say: Say = mute
+    ref: str,
+    scenario: Scenario,
+    out: Path,
+    stores: Path,
+    *,
+    source: Path | None = None,
+    only: Collection[str] = (),
+    replicates: int | None = None,
+    budget_s: float | None = None,
+    drop_caches: bool = False,
+    say: Say = mute,
 ) -> Sides:
-    """Run `scenario` with a revision (stores in ``against-COMMIT``) and with the working tree, interleaved."""
+    """Run a scenario with a revision (stores in ``against-COMMIT``) and with the working tree, interleaved.
+
+    Both sides run the revision's version of the file `source`, if there is one, so that no change hides a cell.
+    """
     root = find_root()
     commit = commit_of(root, ref)
     sides = Sides(baseline=out / "baseline", contender=out / "contender", commit=commit, repository=root)
@@ -73,124 +73,88 @@ def run_against(
         for folder in (sides.baseline, sides.contender):
             if folder.exists():
                 raise OutputError("there is already a run here", where=folder, hint="Name another --out.")
-        say(_named(root, commit))
+        say(named(root, commit))
         worktree, scratch = running.enter_context(checked_out(root, commit, say))
-        before = _revised(options.source, scenario, root, worktree, say)
-        replicates = _replicates_of(options, before, scenario)
+        scenario = in_rounds(_revised(source, scenario, root, worktree, say), replicates, budget_s)
+        # A side that repeated a replicate by itself would not run beside the other one.
+        alone = {"repeat_disturbed": False} if scenario.repeat_disturbed else {}
+        scenario = scenario.model_copy(update=alone)
+        allowed = permitted(scenario, scenario.chosen(only), stores)
+        for line in allowed.lines():
+            say(line)
         codes = side_codes(root, worktree, scratch)
-        jobs = []
-        for code, folder, place, asked in (
-            (codes[0], sides.baseline, stores / f"against-{commit[:12]}", before),
-            (codes[1], sides.contender, stores, scenario),
-        ):
-            # A side that repeated a replicate by itself would not run beside the other one.
-            alone = {"repeat_disturbed": False} if asked.repeat_disturbed else {}
-            each = asked.repeated(replicates).model_copy(update=alone)
+        folders = (sides.baseline, sides.contender)
+        for code, folder in zip(codes, folders, strict=True):
             say(f"{folder.name}: commit {code.facts.commit or None}, digest {code.facts.digest}")
-            jobs.append(
-                _Job(
-                    code=code,
-                    scratch=scratch,
-                    folder=folder,
-                    stores=place,
-                    scenario=each,
-                    cells=_runnable(each, options, stores, say),
-                    drop_caches=options.drop_caches,
-                )
-            )
-        ids = [{cell.cell_id for cell in job.cells} for job in jobs]
-        one_sided = [
-            [cell for cell in job.cells if cell.cell_id not in others]
-            for job, others in zip(jobs, reversed(ids), strict=True)
-        ]
-        for cells, why in zip(one_sided, ("lacks a cell of the revision's", "has a new cell"), strict=True):
-            for cell in cells:
-                say(f"the scenario here {why}: {label_of(cell)}")
-        if codes[0].facts.digest == codes[1].facts.digest and before.cells() == scenario.cells():
+        if codes[0].facts.digest == codes[1].facts.digest:
             say("both sides are the same code: nothing to measure")
             _pair_up(sides, ref, codes, same=True)
             return sides
-        processes = [running.enter_context(_side(job)) for job in jobs]
+        places = (stores / f"against-{commit[:12]}", stores)
+        processes = [
+            running.enter_context(
+                _side(code, folder, scratch, _job(scenario, allowed.cells, code, folder, place, drop_caches))
+            )
+            for code, folder, place in zip(codes, folders, places, strict=True)
+        ]
         _pair_up(sides, ref, codes)
-        for process, cells in zip(processes, one_sided, strict=True):
-            for cell in cells:  # once, so that a check finds them missing and new
-                process.run(cell, 0)
-        _interleave(processes, replicates, options.budget_s, say)
-        for job in jobs:
-            if (job.folder / RECORDS_NAME).is_file():
-                job.code.check(job.folder.name, read_records(job.folder))
+        _interleave(processes, scenario, allowed.cells, budget_s, say)
+        for code, folder in zip(codes, folders, strict=True):
+            if (folder / RECORDS_NAME).is_file():
+                code.check(folder.name, read_records(folder))
     return sides
 
 
-def compared(ref: str, scenario: Scenario, options: SideOptions, say: Say = mute) -> Scenario:
-    """Say what `run_against` compares; return the scenario with its rounds, of which the revision may have more."""
-    root = find_root()
-    say(_named(root, commit_of(root, ref)))
-    return scenario.repeated(_replicates_of(options, scenario))
-
-
-def _named(root: Path, commit: str) -> str:
+def named(root: Path, commit: str) -> str:
+    """Return in words what is compared."""
     return f"storebench in {root}: revision {commit[:12]} against the working tree"
 
 
-def _runnable(scenario: Scenario, options: SideOptions, stores: Path, say: Say) -> list[Cell]:
-    """Return the chosen cells of a scenario that this process may run."""
-    cells = scenario.chosen(options.only)
-    if not cells:
-        return []
-    allowed = permitted(scenario, cells, stores)
-    for line in allowed.lines():
-        say(line)
-    return allowed.cells
-
-
-def _replicates_of(options: SideOptions, *scenarios: Scenario) -> int:
-    """Return the number of rounds, or the most of them if a budget limits them."""
-    if options.replicates is not None:
-        return options.replicates
-    return MOST_ROUNDS if options.budget_s is not None else max(each.replicates for each in scenarios)
+def in_rounds(scenario: Scenario, replicates: int | None, budget_s: float | None) -> Scenario:
+    """Return a scenario with the rounds of both sides, or the most of them if a budget limits them."""
+    return scenario.repeated(replicates or (scenario.replicates if budget_s is None else MOST_ROUNDS))
 
 
 def _revised(source: Path | None, scenario: Scenario, root: Path, worktree: Path, say: Say) -> Scenario:
-    """Return the scenario that the baseline runs: the revision's version of the file, if there is one."""
+    """Return the scenario that both sides run."""
     path = None if source is None else source.resolve()
     revised = worktree / path.relative_to(root) if path and path.is_relative_to(root) else None
     if revised is None or not revised.is_file():
         say("the revision has no such scenario: both sides run the version here")
         return scenario
     try:
-        return load_scenario(revised)
+        before = load_scenario(revised)
     except ScenarioError as error:
-        raise ScenarioError(
-            f"the revision's version of the scenario cannot be read: {error.what}",
-            where=revised.relative_to(worktree),
-            hint="Keep the keys and names that it uses, or give a scenario outside the repository.",
-        ) from None
+        say(f"both sides run the version here of the scenario, not the revision's: {error.what}")
+        return scenario
+    if before.cells() != scenario.cells():
+        say("the scenario was edited since the revision: both sides run the revision's version")
+    return before
 
 
-def _interleave(processes: "Sequence[_Side]", replicates: int, budget_s: float | None, say: Say) -> None:
+def _interleave(
+    processes: "Sequence[_Side]", scenario: Scenario, cells: Sequence[Cell], budget_s: float | None, say: Say
+) -> None:
     """Let both sides run every replicate, one after the other, taking turns at running first."""
-    ids = {cell.cell_id for cell in processes[0].job.cells}
-    both = [cell for cell in processes[1].job.cells if cell.cell_id in ids]
+    positions = {cell.cell_id: position for position, cell in enumerate(scenario.cells())}
     started, done, number = time.monotonic(), 0, 0
-    while both and done < replicates:
+    while done < scenario.replicates:
         spent_s = time.monotonic() - started
         if budget_s is not None and done >= MIN_ROUNDS and spent_s * (done + 1) / done > budget_s:
             break
-        for item in round_of(both, done, processes[1].job.scenario.seed):
-            where = f"{number + 1} of {replicates * len(both)} pairs of replicates"
+        for item in round_of(cells, done, scenario.seed):
+            where = f"{number + 1} of {scenario.replicates * len(cells)} pairs of replicates"
             if budget_s is not None:  # the number of rounds is not known in advance
                 spent_s = time.monotonic() - started
                 where = f"replicate pair {number + 1}, after {spent_s / 60:.1f} of {budget_s / 60:.3g} min"
             say(f"{where}: {label_of(item.cell)}, replicate {item.replicate}")
             for process in processes if number % 2 == 0 else reversed(processes):
-                process.run(item.cell, item.replicate)
+                process.run(positions[item.cell.cell_id], item.replicate)
             number += 1
         done += 1
-    if done:
-        took_s = time.monotonic() - started
-        each = format_duration(took_s / done)
-        say(f"{number_of(done, 'round')} took {format_duration(took_s)}; another one takes about {each}")
+    took_s = time.monotonic() - started
+    each = format_duration(took_s / done)
+    say(f"{number_of(done, 'round')} took {format_duration(took_s)}; another one takes about {each}")
 
 
 def _pair_up(sides: Sides, ref: str, codes: Sequence[SideCode], *, same: bool = False) -> None:
@@ -209,40 +173,29 @@ def _pair_up(sides: Sides, ref: str, codes: Sequence[SideCode], *, same: bool = 
         write_whole(folder / PAIRING_NAME, json.dumps({**about, **facts}, indent=2) + "\n")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Job:
-    code: SideCode
-    scratch: Path
-    folder: Path
-    stores: Path
-    scenario: Scenario
-    cells: Sequence[Cell]
-    drop_caches: bool
-
-    def as_json(self) -> str:
-        """Return the arguments of the side's process: positions of cells, because their ids may be computed anew."""
-        ids = {cell.cell_id for cell in self.cells}
-        cells = enumerate(self.scenario.cells())
-        return json.dumps(
-            {
-                # Only keys from the file: a revision may not know keys that were added since.
-                "scenario": self.scenario.model_dump(mode="json", exclude_unset=True),
-                "cells": [position for position, cell in cells if cell.cell_id in ids],
-                "folder": str(self.folder.resolve()),
-                "stores": str(self.stores.resolve()),
-                "drop_caches": self.drop_caches,
-                "tree": str(self.code.tree),
-            }
-        )
+def _job(
+    scenario: Scenario, cells: Sequence[Cell], code: SideCode, folder: Path, stores: Path, drop_caches: bool
+) -> str:
+    """Return the arguments of a side's process: positions of cells, because their ids may be computed anew."""
+    chosen = set(cells)
+    return json.dumps(
+        {
+            # Only keys from the file: a revision may not know keys that were added since.
+            "scenario": scenario.model_dump(mode="json", exclude_unset=True),
+            "cells": [position for position, cell in enumerate(scenario.cells()) if cell in chosen],
+            "folder": str(folder.resolve()),
+            "stores": str(stores.resolve()),
+            "drop_caches": drop_caches,
+            "tree": str(code.tree),
+        }
+    )
 
 
 class _Side:
     """A process of one revision that runs one replicate of one cell per request."""
 
-    def __init__(self, process: "subprocess.Popen[str]", job: _Job) -> None:
-        self._process = process
-        self._positions = {cell.cell_id: number for number, cell in enumerate(job.scenario.cells())}
-        self.job = job
+    def __init__(self, process: "subprocess.Popen[str]", folder: Path) -> None:
+        self._process, self._folder = process, folder
 
     def expect(self) -> None:
         """Wait until the process reports that it has finished its request."""
@@ -251,36 +204,36 @@ class _Side:
         if not answer:
             self._process.wait()
             raise CellFailedError(
-                f"the {self.job.folder.name} side ended with exit code {self._process.returncode}",
-                where=self.job.folder,
+                f"the {self._folder.name} side ended with exit code {self._process.returncode}",
+                where=self._folder,
                 hint="Its own message is above; can that revision run this scenario?",
             )
 
-    def run(self, cell: Cell, replicate: int) -> None:
-        """Run one replicate of a cell."""
+    def run(self, position: int, replicate: int) -> None:
+        """Run one replicate of the cell at a position of the scenario."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(f"{self._positions[cell.cell_id]} {replicate}\n")
+            self._process.stdin.write(f"{position} {replicate}\n")
             self._process.stdin.flush()
         self.expect()
 
 
 @contextlib.contextmanager
-def _side(job: _Job) -> Iterator[_Side]:
+def _side(code: SideCode, folder: Path, scratch: Path, job: str) -> Iterator[_Side]:
     """Start one side, and end it in any case."""
-    python, script = job.code.python, Path(__file__).with_name("against_worker.py")
+    script = Path(__file__).with_name("against_worker.py")
     try:
         process = subprocess.Popen(
-            [str(python), "-P", str(script), job.as_json()],
-            env=marked(job.scratch, side_environment()),
+            [str(code.python), "-P", str(script), job],
+            env=marked(scratch, side_environment()),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
     except OSError as error:
-        raise from_os_error(error, python) from error
+        raise from_os_error(error, code.python) from error
     try:
-        side = _Side(process, job)
+        side = _Side(process, folder)
         side.expect()
         yield side
     finally:

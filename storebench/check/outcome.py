@@ -1,6 +1,5 @@
 """From cell verdicts to one exit code, one line and one table."""
 
-import fnmatch
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,15 +29,9 @@ class Outcome:
         return f"{self.line} [{counts}; exit code {self.exit_code}]"
 
 
-def outcome(results: Sequence[CellResult], allow_missing: Sequence[str] = ()) -> Outcome:
-    """Return the exit code for the results of cells; `allow_missing` has labels, ids or patterns of missing ones.
-
-    A name that matches no cell is refused, because a misspelt one would allow nothing.
-    """
-    for name in allow_missing:
-        if not any(_is_called(result, name) for result in results):
-            raise errors.UnknownNameError.of("cell", name, [result.label for result in results])
-    code, line = _decide(results, allow_missing)
+def outcome(results: Sequence[CellResult]) -> Outcome:
+    """Return the exit code for the results of cells."""
+    code, line = _decide(results)
     if code in (errors.EXIT_OK, errors.EXIT_INCONCLUSIVE):
         line = f"{line}{_rounds_to_go(results)}"
     counts = Counter(str(result.state) for result in results)
@@ -57,22 +50,15 @@ def _rounds_to_go(results: Sequence[CellResult]) -> str:
     return words
 
 
-def _is_called(result: CellResult, name: str) -> bool:
-    names = result.cell_id, result.label
-    return name in names or any(fnmatch.fnmatchcase(label, name) for label in names)
-
-
-def _decide(results: Sequence[CellResult], allow_missing: Sequence[str]) -> tuple[int, str]:
+def _decide(results: Sequence[CellResult]) -> tuple[int, str]:
     by_state = {state: [result for result in results if result.state is state] for state in CellState}
-    lost, new = by_state[CellState.MISSING], by_state[CellState.NEW]
-    missing = [result for result in lost if not any(_is_called(result, name) for name in allow_missing)]
-    measured = len(results) - len(lost)
-    counted = measured - len(new)
+    missing, new = by_state[CellState.MISSING], by_state[CellState.NEW]
+    counted = len(results) - len(missing) - len(new)
     undecided = by_state[CellState.INCONCLUSIVE]
     wide = len(undecided) > MOST_INCONCLUSIVE_FRAC * (counted - len(by_state[CellState.NOT_GATED]))
     complaints = (
         (errors.EXIT_INTEGRITY, "failed", by_state[CellState.FAILED]),
-        (errors.EXIT_INTEGRITY, "missing", missing if measured else lost),
+        (errors.EXIT_INTEGRITY, "missing", missing),
         (errors.EXIT_REGRESSION, "regression", by_state[CellState.WORSE]),
         (errors.EXIT_NOT_COMPARABLE, "not comparable", by_state[CellState.NOT_COMPARABLE]),
         (errors.EXIT_NOT_COMPARABLE, "the baseline lacks", [] if counted else new),
@@ -87,10 +73,9 @@ def _decide(results: Sequence[CellResult], allow_missing: Sequence[str]) -> tupl
         if cells:
             named = [f"{cell.label} ({cell.reason})" if cell.reason else cell.label for cell in cells[:3]]
             named += [f"and {len(cells) - 3} more"] if len(cells) > 3 else []
-            hint = " (--allow-missing NAME lets one pass)" if complaint == "missing" else ""
             lead = f"{complaint}, {len(cells)} of {number_of(len(results), 'cell')}"
-            return code, f"{lead}: {'; '.join(named)}{hint}"
-    states = (CellState.INCONCLUSIVE, CellState.NOT_GATED, CellState.MISSING, CellState.NEW)
+            return code, f"{lead}: {'; '.join(named)}"
+    states = (CellState.INCONCLUSIVE, CellState.NOT_GATED, CellState.NEW)
     parts = [f"{len(by_state[state])} {state}" for state in states if by_state[state]]
     remarks = f" ({', '.join(parts)})" if parts else ""
     return errors.EXIT_OK, f"no regression in {number_of(counted, 'cell')}{remarks}"

@@ -90,7 +90,7 @@ def same_code(baseline: Path, contender: Path) -> bool:
 
 
 def label_of(cell: Cell) -> str:
-    """Return a readable label of a cell, also used for the patterns of ``--allow-missing``."""
+    """Return a readable label of a cell."""
     drained = cell.compute.kind is ComputeKind.NONE
     parts = [
         cell.data.name,

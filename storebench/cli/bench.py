@@ -157,21 +157,27 @@ def bench(
                     hint="Let ranks be a multiple of the number of nodes.",
                 )
         if against is not None:
-            from storebench.check.against import SideOptions, compared, run_against
+            from storebench.check.against import in_rounds, named, run_against
+            from storebench.check.side_code import commit_of, find_root
 
-            options = SideOptions(
+            if dry_run:
+                say(named(root := find_root(), commit_of(root, against)))
+                planned = in_rounds(loaded, replicates, budget_s).model_copy(update={"budget": budget})
+                print_plan(planned, cells, place, sides=2, as_json=as_json)
+                return
+            require_devices(cells)
+            sides = run_against(
+                against,
+                loaded,
+                folder,
+                place,
                 source=path,
                 only=only or [],
                 replicates=replicates,
                 budget_s=budget_s,
                 drop_caches=drop_caches,
+                say=say,
             )
-            if dry_run:
-                planned = compared(against, loaded, options, say).model_copy(update={"budget": budget})
-                print_plan(planned, cells, place, sides=2, as_json=as_json)
-                return
-            require_devices(cells)
-            sides = run_against(against, loaded, folder, place, options, say)
             put(str(sides.baseline), str(sides.contender))
             say(
                 f"'storebench check {sides.baseline} {sides.contender}' judges {sides.commit[:12]} of "

@@ -255,10 +255,6 @@ def check(
             "--counters-only", help="Leave times out, which say little of runs that were not interleaved."
         ),
     ] = False,
-    allow_missing: Annotated[
-        list[str] | None,
-        typer.Option(help="Label, id or pattern of cells that the contender may lack; may be repeated."),
-    ] = None,
     markdown: Annotated[
         Path | None,
         typer.Option("--markdown", help="Also write the verdicts as Markdown, for a pull request."),
@@ -283,7 +279,7 @@ def check(
             return
         after, before = read_side(contender, baseline=False), read_side(baseline, baseline=True)
         results = judge(before, after, counters_only=counters_only)
-        decided = outcome(results, allow_missing or [])
+        decided = outcome(results)
         verdicts = verdict_table(results)
         if markdown is not None:
             lines = ("### storebench check", f"**{escaped(decided.summary)}**", verdicts.to_markdown())

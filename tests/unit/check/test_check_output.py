@@ -39,15 +39,15 @@ def sides(tmp_path: Path) -> tuple[Path, Path]:
 
 def test_json_holds_everything_and_markdown_the_same_table(sides: tuple[Path, Path], tmp_path: Path) -> None:
     comment = tmp_path / "check.md"
-    code, out, _ = run(*sides, "--allow-missing", "*/hdf5/*", "--json", "--markdown", comment)
+    code, out, _ = run(*sides, "--json", "--markdown", comment)
     raw = json.loads(out)
-    assert raw["outcome"]["exit_code"] == code == 1
+    assert raw["outcome"]["exit_code"] == code == 5
     cells = {cell["label"].split("/")[1]: cell for cell in raw["cells"]}
     states = {name: cell["state"] for name, cell in cells.items()}
     assert states == {"lmdb": "worse", "png": "within noise", "hdf5": "missing", "leveldb": "new"}
     assert 1.4 < cells["lmdb"]["low"] < cells["lmdb"]["ratio"] < cells["lmdb"]["high"] < 1.6
     text = comment.read_text()
-    assert text.startswith("### storebench check\n\n**regression, 1 of 4 cells: cifar10/lmdb/")
+    assert text.startswith("### storebench check\n\n**missing, 1 of 4 cells: cifar10/hdf5/")
     assert [row.split("/")[1] for row in text.splitlines() if row.startswith("| cifar10/")] == [
         *("lmdb", "hdf5", "leveldb", "png")
     ]

@@ -248,16 +248,9 @@ def test_a_counter_is_told_with_its_unit_and_its_change(
     assert told.sentence == sentence
 
 
-def test_missing_cells_fail_unless_they_are_allowed_to_be(tmp_path: Path) -> None:
-    sides = paired(tmp_path, lambda _: None)
-    label = check(*sides)["lmdb"].label
-    code, text = run(*sides)
-    assert (code, "missing, 1 of 3 cells" in text, "--allow-missing" in text) == (5, True, True)
-    for name in (label, "*/lmdb/*", next(iter(check(*sides).values())).cell_id):
-        code, text = run(*sides, "--allow-missing", name)
-        assert (code, "(1 missing)" in text) == (0, True), name
-    code, text = run(*sides, "--allow-missing", f"{label}x")
-    assert (code, f"Did you mean '{label}'" in text) == (2, True)
+def test_missing_cells_fail(tmp_path: Path) -> None:
+    code, text = run(*paired(tmp_path, lambda _: None))
+    assert (code, "missing, 1 of 3 cells" in text) == (5, True)
 
 
 def test_new_cells_are_told(tmp_path: Path) -> None:
@@ -269,12 +262,6 @@ def test_new_cells_are_told(tmp_path: Path) -> None:
 def test_a_cell_of_which_no_replicate_held_its_state_fails(tmp_path: Path) -> None:
     code, text = run(*paired(tmp_path, with_(counters=Counters(device_read_bytes=9 << 20))))
     assert (code, "called warm, but the device delivered 9 MiB" in text) == (5, True), text
-
-
-def test_sides_without_a_common_cell_never_pass(tmp_path: Path) -> None:
-    first, second = run_of(tmp_path / "a", {"lmdb": 1e-6}), run_of(tmp_path / "b", {"hdf5": 1e-6})
-    assert run(first, second)[0] == 5
-    assert run(first, second, "--allow-missing", "*")[0] == 3
 
 
 def test_a_cell_that_failed_on_one_side_is_told_with_its_reason(tmp_path: Path) -> None:

@@ -6,15 +6,14 @@ import pytest
 
 from storebench.check.judge import CellResult, CellState
 from storebench.check.outcome import Outcome, outcome, verdict_table
-from storebench.errors import UnknownNameError
 
 
 def result(state: CellState = CellState.WITHIN_NOISE, label: str = "read/lmdb", **changes: Any) -> CellResult:
     return CellResult(cell_id=label, label=label, state=state, **changes)
 
 
-def told(*results: CellResult, **options: Any) -> Outcome:
-    return outcome(results, **options)
+def told(*results: CellResult) -> Outcome:
+    return outcome(results)
 
 
 @pytest.mark.parametrize(
@@ -41,17 +40,6 @@ def test_states_are_counted_in_one_order() -> None:
     assert list(counts.items()) == [("worse", 1), ("better", 1), ("within noise", 2)]
 
 
-def test_missing_cells_are_allowed_by_pattern_and_never_all_of_them() -> None:
-    lost = [result(CellState.MISSING, f"read/{name}") for name in ("lmdb", "png")]
-    assert told(*lost, result(), allow_missing=["read/*"]).line == "no regression in 1 cell (2 missing)"
-    some = told(*lost, result(), allow_missing=["read/lmdb"])
-    assert (some.exit_code, some.line) == (
-        5,
-        "missing, 1 of 3 cells: read/png (--allow-missing NAME lets one pass)",
-    )
-    assert told(*lost, allow_missing=["read/*"]).exit_code == 5, "nothing was measured"
-
-
 def test_an_undecided_cell_that_looks_slower_does_not_pass() -> None:
     calm = result(CellState.INCONCLUSIVE, ratio=1.05)
     slow = result(CellState.INCONCLUSIVE, ratio=1.11, reason="wide")
@@ -75,12 +63,6 @@ def test_the_line_says_how_many_more_replicates_would_decide() -> None:
 def test_no_more_than_three_cells_are_named() -> None:
     line = told(*(result(CellState.FAILED, f"cell-{n}", reason="broken") for n in range(5))).line
     assert line == "failed, 5 of 5 cells: cell-0 (broken); cell-1 (broken); cell-2 (broken); and 2 more"
-
-
-def test_a_misspelt_name_is_refused_with_the_nearest_one() -> None:
-    cells = [result(label="read/lmdb/warm"), result(label="read/png/warm")]
-    with pytest.raises(UnknownNameError, match="read/lmdb/warm"):
-        told(*cells, allow_missing=["read/*/warm", "read/lmdb/wram"])
 
 
 CELLS = (
