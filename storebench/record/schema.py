@@ -112,18 +112,18 @@ def cell_types() -> dict[str, Any]:
 class StoreFacts:
     """Description of the store, from its manifest."""
 
-    count: int
-    image_shape: tuple[int, int, int]
-    payload_bytes: int
-    file_bytes: int
+    count: int  # Samples in the store.
+    image_shape: tuple[int, int, int]  # Height, width, channels.
+    payload_bytes: int  # Bytes that the codec made, without the container's own.
+    file_bytes: int  # Sizes of the store's data files added up.
     bytes_on_disk: int  # Blocks allocated for the data files.
     build_s: float  # Writing the store, from the first sample to synced.
-    samples_digest: str
-    lossless: bool
-    origin: str
-    source: str
-    derived_frac: float
-    provenance_note: str = ""
+    samples_digest: str  # Digest of all decoded samples and labels, equal for every lossless store.
+    lossless: bool  # Whether the codec gives back every pixel.
+    origin: str  # "real", "derived" or "synthetic".
+    source: str  # The layout that was read, in words.
+    derived_frac: float  # Share of samples that are not images of the source as they are.
+    provenance_note: str = ""  # Notes on the data.
     psnr_db: float | None = None  # Peak signal-to-noise ratio of lossy images, over all pixels of the store.
     skipped_files: int = 0  # Number of unreadable image files that were left out of its samples, as asked.
 
@@ -188,13 +188,13 @@ class ColdRate:
 class CacheFacts:
     """State of the page cache for the store's files, requested and measured."""
 
-    requested: CacheState
+    requested: CacheState  # "cold", "warm", "limited" or "any".
     method: str  # How the state was produced and counted ("fadvise+cachestat"), or "none".
     resident_frac_before: float | None
     """Resident pages over all pages of the store's data files just before the first timed step; null if nothing could
     count them."""
     resident_frac_after: float | None  # The same just after the last timed step.
-    verdict: CacheVerdict
+    verdict: CacheVerdict  # Whether the state was measured to be the one asked for.
     applies_to: str = "epoch"
     """"epoch", or "open" if the epoch was served from memory: by a reader that holds all pixels after opening, or by
     the data store of the ranks."""
@@ -258,7 +258,7 @@ class PlaceFacts:
 class RequestFacts:
     """The requests to an object store that ended during an epoch, those of all readers together."""
 
-    count: int
+    count: int  # Requests that ended.
     received_bytes: int
     p50_ms: float  # From the start of a request to its last byte.
     p99_ms: float
@@ -271,7 +271,7 @@ class RequestFacts:
 class ServedFacts:
     """The answers of a run's object store during an epoch by its counters, including those to a library's client."""
 
-    count: int
+    count: int  # Answers.
     sent_bytes: int
 
 
@@ -330,12 +330,12 @@ class Counters:
     major_faults: int | None = None  # Page faults with I/O.
     minor_faults: int | None = None  # Page faults without I/O.
     read_calls: int | None = None  # System calls that read (/proc/PID/io syscr).
-    cpu_user_s: float | None = None
-    cpu_system_s: float | None = None
+    cpu_user_s: float | None = None  # Processor time in the processes' own code.
+    cpu_system_s: float | None = None  # Processor time in the kernel for them.
     peak_rss_bytes: int | None = None
     """Sum of the largest resident sets of the training process and of its workers."""
     read_amplification: float | None = None  # `device_read_bytes` over payload bytes.
-    reasons: dict[str, str] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)  # Why a figure is null, by its name.
 
     @property
     def cpu_s(self) -> float | None:
@@ -402,7 +402,7 @@ class Ceilings:
     the O_DIRECT reads above with N in flight, wherever they were answered; "open_N_per_s" for a store of many files,
     opened, asked for their size and closed by N threads, and "open_N_cold_per_s" where all names had been dropped first
     (--drop-caches)."""
-    reasons: dict[str, str] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)  # Why a figure is null, by its name.
 
 
 # A ratio of the rates of the two halves of a portion between these counts as steady.
@@ -421,10 +421,10 @@ class Portion:
     Its sums are defined as in `Record`, over these steps only.
     """
 
-    first_step: int
-    steps: int
-    samples: int
-    seconds: float
+    first_step: int  # Number of the portion's first step.
+    steps: int  # Steps of the portion.
+    samples: int  # Samples of the portion.
+    seconds: float  # Wall time of the portion.
     samples_per_s: float
     payload_bytes: int
     data_wait_s: float
@@ -446,10 +446,10 @@ class Portion:
 class Percentiles:
     """Distribution of a duration over the timed steps, in nanoseconds."""
 
-    p50: int
-    p95: int
-    p99: int
-    max: int
+    p50: int  # The median.
+    p95: int  # The 95th percentile.
+    p99: int  # The 99th percentile.
+    max: int  # The longest.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -471,9 +471,9 @@ KEPT_BYTES = 64 << 20
 class Coverage:
     """Samples that the epoch served, counted by the indices in the batches."""
 
-    expected: int
-    served: int
-    unique: int
+    expected: int  # Samples that the epoch should serve.
+    served: int  # Samples that came.
+    unique: int  # Different samples among them.
     duplicates: int  # Samples served more often than requested (once, or once per pass).
     missing: int  # Samples served less often than requested.
     timed_checked: int = 0  # Samples kept from the timed batches themselves and compared after the epoch.
@@ -490,8 +490,8 @@ class Coverage:
 class Loss:
     """Loss of the first and of the last step."""
 
-    first: float
-    last: float
+    first: float  # Of the first step.
+    last: float  # Of the last step.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -712,24 +712,24 @@ class Record:
     batch to the end of its last rank's last step.
     """
 
-    schema_version: int = SCHEMA_VERSION
-    storebench_version: str
-    run_id: str
+    schema_version: int = SCHEMA_VERSION  # The version of this schema.
+    storebench_version: str  # The version that measured.
+    run_id: str  # The run.
     cell: Cell
     replicate: int
     """Number of the fresh process of the cell, from 0, which is also the round in which it ran."""
-    epoch: int
-    status: Status = Status.OK
-    failure: str | None = None
-    started_utc: str
+    epoch: int  # From 0, in one process.
+    status: Status = Status.OK  # Whether the record may be used.
+    failure: str | None = None  # Why it failed, in one line.
+    started_utc: str  # When the epoch began.
     samples: int = 0  # Samples of the epoch, including warm-up steps.
     steps: int = 0  # Steps of the epoch, including warm-up steps.
     epoch_s: float = 0.0  # Wall time from the request for the first batch to the end of the last step.
     timed_samples: int = 0  # Samples of the timed steps.
-    timed_steps: int = 0
+    timed_steps: int = 0  # Steps that are not flagged as warm-up.
     timed_s: float = 0.0  # Wall time from the first timed step to the last.
     samples_per_s: float | None = 0.0  # `timed_samples` over `timed_s`; null in a failed record.
-    payload_bytes: int = 0
+    payload_bytes: int = 0  # Bytes that the codec made, without the container's own.
     payload_bytes_per_s: float | None = 0.0  # Payload bytes over wall time.
     data_wait_s: float = 0.0  # Sum of the waits for data.
     h2d_s: float = 0.0  # Sum of the copies to the device.
@@ -738,7 +738,7 @@ class Record:
     data_wait_frac: float | None = 0.0  # `data_wait_s` over the sum of waits, copies and compute.
     accelerator_util_frac: float | None = None
     """`compute_s` over `timed_s`; `au_kind` says whether the compute was "real" or "emulated"."""
-    au_kind: ComputeKind = ComputeKind.NONE
+    au_kind: ComputeKind = ComputeKind.NONE  # What the utilization is of.
     fetch_s: float = 0.0  # Bytes from the store into private memory, of all producers.
     decode_s: float = 0.0  # Bytes into pixels, of all producers.
     prep_s: float = 0.0  # Augmenting and collating, of all producers.
@@ -752,14 +752,14 @@ class Record:
     coverage: Coverage | None = None
     loss: Loss | None = None
     test_accuracy: float | None = None  # Share of test samples classified correctly.
-    test_samples: int = 0
+    test_samples: int = 0  # Test images that the accuracy is taken over.
     store: StoreFacts | None = None
     cache: CacheFacts | None = None
     counters: Counters = field(default_factory=Counters)
     tier: TierFacts | None = None  # The emulated tier of storage; null in cells on the device as it is.
     ceilings: Ceilings = field(default_factory=Ceilings)
-    reader_notes: dict[str, str] = field(default_factory=dict)
-    steps_file: str | None = None
+    reader_notes: dict[str, str] = field(default_factory=dict)  # Notes on how the store was read.
+    steps_file: str | None = None  # Its steps, as a path from the run's folder.
     environment: Environment | None = None
     portion: Portion | None = None  # The steps after a limited page cache had filled; null in other cells.
     cold_rates: tuple[ColdRate, ...] = ()

@@ -14,58 +14,27 @@ from typing import Any
 
 import typer
 
-from storebench import errors
 from storebench.cli.main import app
 from tests.docs.scenario_reference import scenario_reference
 from tests.docs.schema_page import schema_markdown
 
 ROOT = Path(__file__).resolve().parents[2]
 
-INTRO = """# Command line reference
-
-Made from the code by `make docs`; a test compares this page with it. What each figure means stands in
-[methodology.md](methodology.md), what datasets and stores are in [data.md](data.md).
-
-What a program would read goes to standard output (`--json`), what a person reads while waiting goes to standard error:
-a bar where a person watches, plain lines otherwise. Every refusal is one line that says what is wrong, where, and what
-to do next. An unexpected error is one line, too: it names a file in the temporary folder with the details. Nothing ever
-asks for a password.
-"""
-
-EXIT_CODES = {
-    errors.EXIT_OK: "done, no findings",
-    errors.EXIT_REGRESSION: "a regression",
-    errors.EXIT_USAGE: "wrong usage or configuration",
-    errors.EXIT_NOT_COMPARABLE: "not comparable: no baseline, another environment or schema",
-    errors.EXIT_INCONCLUSIVE: "inconclusive: the spread is too wide",
-    errors.EXIT_INTEGRITY: "integrity: wrong samples, a failed cell, nothing was measured, or an unexpected error",
-    errors.EXIT_INTERRUPTED: "interrupted: Ctrl-C, SIGTERM or a closed terminal (SIGHUP)",
-}
-
-ENVIRONMENT = {
-    "STOREBENCH_DATA": "folder with the datasets' files; what is not there is looked for in `./data`",
-    "STOREBENCH_STORES": "folder of all stores; `./stores` otherwise",
-    "STOREBENCH_RUNS": "folder that new runs are put into; `./runs` otherwise",
-    "STOREBENCH_DEBUG": "`1` shows the traceback of every error on standard error",
-    "STOREBENCH_SCRATCH": "set by storebench for processes that it starts: by it, those of a killed command are found",
-    "STOREBENCH_STARTER": "set by storebench for the process of a cell, "
-    "which takes it out again: the process that started it",
-}
+MADE = re.compile(
+    r"(?<=<!-- from here on, made by 'make docs' -->\n).*?(?=<!-- up to here -->|\Z)", re.DOTALL
+)
+"""The part of a document that is made."""
 
 VALUE_WORDS = {int: "N", float: "X", str: "TEXT", Path: "PATH"}
 
 
 def cli_reference() -> str:
-    """Return the text of docs/cli.md."""
+    """Return the commands of docs/cli.md."""
     found = sorted(verbs(), key=lambda pair: pair[0])
-    lines = [INTRO, "| command | what it does |", "|---|---|"]
+    lines = ["| command | what it does |", "|---|---|"]
     lines += [f"| [`storebench {name}`](#{_anchor(name)}) | {_first_line(verb)} |" for name, verb in found]
     for name, verb in found:
         lines += ["", *_section(name, verb)]
-    lines += ["", "## Exit codes", "", "| code | meaning |", "|---|---|"]
-    lines += [f"| {code} | {meaning} |" for code, meaning in EXIT_CODES.items()]
-    lines += ["", "## Environment variables", "", "| variable | meaning |", "|---|---|"]
-    lines += [f"| `{name}` | {meaning} |" for name, meaning in ENVIRONMENT.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -83,13 +52,18 @@ def planner_page() -> str:
     return re.sub(blocks, ran, text)
 
 
-GENERATED: dict[str, Callable[[], str]] = {
+MADE_OF: dict[str, Callable[[], str]] = {
     "docs/cli.md": cli_reference,
     "docs/scenarios.md": scenario_reference,
     "docs/schema.md": schema_markdown,
-    "docs/planner.md": planner_page,
 }
-"""Document -> what makes its text."""
+"""Document -> what makes the text between its marks."""
+
+
+def page(name: str) -> str:
+    """Return a document with what the code makes of it now."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    return MADE.sub(lambda _: f"\n{MADE_OF[name]()}\n", text).rstrip() + "\n"
 
 
 def verbs() -> Iterator[tuple[str, Any]]:
@@ -177,9 +151,9 @@ def _cell(text: str) -> str:
 
 def main() -> None:
     """Write every generated document."""
-    for name, make in GENERATED.items():
-        (ROOT / name).write_text(make(), encoding="utf-8")
-        print(name)
+    for name in MADE_OF:
+        (ROOT / name).write_text(page(name), encoding="utf-8")
+    (ROOT / "docs/planner.md").write_text(planner_page(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -13,44 +13,6 @@ from storebench.run.scenario import Scenario
 from storebench.units import format_bytes
 from tests.docs.schema_page import meanings
 
-INTRO = """# Scenario files
-
-Made from the code by `make docs`; a test compares this page with it.
-
-A scenario is a TOML file with one question and the cells that answer it. `storebench scenarios` lists those that come
-with storebench, and `storebench bench NAME` runs one of them. `storebench bench FILE.toml` runs a file of yours:
-
-```toml
-name = "shuffled-reads"
-question = "Which format feeds a shuffled epoch of CIFAR-10 fastest?"
-replicates = 3
-
-[[matrix]]
-dataset = "cifar10"
-backends = ["png", "lmdb", "lmdb+jpeg", "hdf5"]
-cache = ["cold", "warm"]
-workers = [0, 2]
-```
-
-Several keys of a matrix are axes: they take one value or a list. A matrix stands for every combination of the values of
-its axes and its backends. Here these are 4 x 2 x 2 = 16 cells, and each cell is measured in 3 fresh processes. A cell
-that several matrices describe is measured once. `storebench bench FILE.toml --dry-run` prints the cells and their
-bytes.
-
-A scenario, or `bench --budget`, can state the time that it may take. Five rounds of the cells of priority 1 run in any
-case; cells of a higher number end first, and then as many rounds run as fit:
-
-```toml
-replicates = 12
-budget = "12 min"
-```
-
-A key that is not on this page, a value that is not allowed, and a combination that makes no sense are refused \
-with their
-place (exit code 2) before anything is built. Scenarios that name a format whose library is not installed run without
-it, and say so.
-"""
-
 ALLOWED = {
     "name": "letters, digits, `-` and `_`",
     "budget": "a time such as `12 min`",
@@ -66,7 +28,7 @@ ALLOWED = {
 
 
 def scenario_reference() -> str:
-    """Return the text of docs/scenarios.md."""
+    """Return the tables of docs/scenarios.md."""
     head = ["| key | type | default | allowed | meaning |", "|---|---|---|---|---|"]
     top = [row for row in _rows(Scenario) if not row.startswith("| `matrix`")]
     matrix = [
@@ -79,7 +41,7 @@ def scenario_reference() -> str:
         *_rows(Matrix, MatrixWithoutLoop),
         "",
     ]
-    return "\n".join([INTRO, "## The file", "", *head, *top, *matrix])
+    return "\n".join(["## The file", "", *head, *top, *matrix])
 
 
 def _rows(model: type[pydantic.BaseModel], told_by: type | None = None) -> Iterator[str]:

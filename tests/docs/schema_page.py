@@ -14,76 +14,11 @@ from storebench.record.schema import SCHEMA_VERSION, Cell, Record, cell_types
 from storebench.run.matrix import Matrix
 from storebench.settings.loop import SETTINGS
 
-_HEAD = f"""# What a result holds
-
-Made from the code by `make docs`. Which files does a run have, and what is each field of a record \
-and each column of its steps? This is
-schema version {SCHEMA_VERSION}.
-
-| file | what |
-| --- | --- |
-| `run.json` | the run's id, the command that continues it, the resolved scenario, the versions, \
-the folder of the stores |
-| `records.jsonl` | one record per line, one per epoch of a replicate |
-| `steps/` | one Parquet file per record, with one row per step |
-| `superseded.jsonl` | records that were replaced, which nothing counts |
-| `against.json` | what pairs the run with the other side of `bench --against` |
-| `logs/`, `probes/` | what failed cells printed; the device's rates |
-
-A share goes from 0 to 1. `null` means that something was not measured, or that there is none; never zero. \
-Times are sums over the timed
-steps, those of producers over all workers. Of a job of ranks, samples, bytes and counters \
-are sums over the ranks, and times are means.
-"""
-
-_PLAIN = {
-    "schema_version": f"{SCHEMA_VERSION}",
-    "storebench_version": "the version that measured",
-    "run_id": "the run",
-    "epoch": "from 0, in one process",
-    "status": "whether the record may be used",
-    "failure": "why it failed, in one line",
-    "started_utc": "when the epoch began",
-    "timed_steps": "steps that are not flagged as warm-up",
-    "payload_bytes": "bytes that the codec made, without the container's own",
-    "au_kind": "what the utilization is of",
-    "test_samples": "test images that the accuracy is taken over",
-    "reader_notes": "notes on how the store was read",
-    "steps_file": "its steps, as a path from the run's folder",
+_CELL_MEANINGS = {row.name: row.meaning for row in SETTINGS} | {
     "format": "the container",
     "codec": "how one image becomes bytes",
     "reader": "the way in to the format",
     "reader_options": "the reader's options, as pairs",
-    "p50": "the median",
-    "p95": "the 95th percentile",
-    "p99": "the 99th percentile",
-    "max": "the longest",
-    "expected": "samples that the epoch should serve",
-    "served": "samples that came",
-    "unique": "different samples among them",
-    "first": "of the first step",
-    "last": "of the last step",
-    "count": "samples in the store",
-    "image_shape": "height, width, channels",
-    "file_bytes": "sizes of the store's data files added up",
-    "samples_digest": "digest of all decoded samples and labels, equal for every lossless store",
-    "lossless": "whether the codec gives back every pixel",
-    "origin": '"real", "derived" or "synthetic"',
-    "source": "the layout that was read, in words",
-    "derived_frac": "share of samples that are not images of the source as they are",
-    "provenance_note": "notes on the data",
-    "requested": '"cold", "warm", "limited" or "any"',
-    "first_step": "number of the portion's first step",
-    "steps": "steps of the portion",
-    "samples": "samples of the portion",
-    "seconds": "wall time of the portion",
-    "verdict": "whether the state was measured to be the one asked for",
-    "cpu_user_s": "processor time in the processes' own code",
-    "cpu_system_s": "processor time in the kernel for them",
-    "reasons": "why a figure is null, by its name",
-}
-
-_CELL_MEANINGS = {row.name: row.meaning for row in SETTINGS} | {
     "dataset": '"mnist", "cifar10", "imagenet", or a path such as "folder:PATH"',
     "split": "part of the dataset",
     **dict.fromkeys(("size", "limit"), "as in `storebench.datasets.base.DatasetSpec`"),
@@ -158,8 +93,8 @@ same name and meaning:"""
 
 
 def schema_markdown() -> str:
-    """Return the whole of docs/schema.md."""
-    parts = [_HEAD, *(_class_part(kind) for kind in _classes(Record)), _steps_part()]
+    """Return the tables of docs/schema.md."""
+    parts = [*(_class_part(kind) for kind in _classes(Record)), _steps_part()]
     return "\n".join(parts)
 
 
@@ -177,7 +112,8 @@ def _classes(kind: type) -> list[type]:
 
 def _class_part(kind: type) -> str:
     if kind is Record:
-        lead, name = "One epoch of one replicate of one cell.", "One record"
+        lead = f"One epoch of one replicate of one cell, by schema version {SCHEMA_VERSION}."
+        name = "One record"
     else:
         lead, name = (inspect.getdoc(kind) or "").partition("\n")[0], f"`{kind.__name__}`"
     told, hints = meanings(kind), typing.get_type_hints(kind)
@@ -196,8 +132,7 @@ def _class_part(kind: type) -> str:
 def _meaning(name: str, told: dict[str, str], hint: Any) -> str:
     """Return the first sentence that is said of a field."""
     held = [one for one in (hint, *typing.get_args(hint)) if dataclasses.is_dataclass(one)]
-    as_of_record = _PLAIN.get(name) or meanings(Record).get(name, "")
-    other = (inspect.getdoc(held[0]) or "").partition("\n")[0] if held else as_of_record
+    other = (inspect.getdoc(held[0]) or "").partition("\n")[0] if held else meanings(Record).get(name, "")
     text = told.get(name) or other
     return re.split(r"\.(?: |$)|;|, or null| \(/proc", text)[0]
 
