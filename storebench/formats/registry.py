@@ -10,7 +10,7 @@ from pathlib import Path
 from storebench.codecs import Decoding, decoding_of, get_codec
 from storebench.codecs.decoders import DECODERS, DEFAULT_DECODER, has_library
 from storebench.codecs.registry import DECODER, SCALE, codec_named, has_decoders
-from storebench.errors import MissingDependencyError, UnknownNameError, UsageError, install_line
+from storebench.errors import PLYVEL, MissingDependencyError, UnknownNameError, UsageError, install_line
 from storebench.formats.base import Format, FormatInfo, Reader, Traits
 from storebench.formats.options import as_text
 from storebench.record.manifest import Manifest
@@ -47,7 +47,7 @@ BUILTIN: dict[str, FormatEntry] = {
     "memory": FormatEntry(target="storebench.formats.memory.format:MemoryFormat"),
     "leveldb": FormatEntry(
         target="storebench.formats.leveldb.format:LevelDbFormat",
-        install=f"{install_line('plyvel')} (from Python 3.13 on, install LevelDB's headers first: libleveldb-dev)",
+        install=install_line(PLYVEL),
     ),
     "lmdb": FormatEntry(target="storebench.formats.lmdb.format:LmdbFormat", install=install_line("lmdb")),
 }

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from storebench.errors import UsageError, from_os_error, install_line
+from storebench.errors import PLYVEL, UsageError, from_os_error, install_line
 from storebench.probes import machine, page_cache
 from storebench.probes.cgroup import (
     ControlGroup,
@@ -216,7 +216,7 @@ def _libraries() -> Iterator[Check]:
     built = load_kernel() is not None
     advice = "Batches are cropped and copied by numpy, which is slower. Install a C compiler, and storebench again."
     yield _check("compiled kernel", built, "loaded" if built else "not built", advice)
-    for name, extra in (("h5py", "hdf5"), ("plyvel", "leveldb"), ("lmdb", "lmdb")):
+    for name, extra in (("h5py", "hdf5"), (PLYVEL, "leveldb"), ("lmdb", "lmdb")):
         version = version_of(name)
         advice = f"For the format {extra}, run: {install_line(name)}."
         yield _check(name, version, version or "not installed", advice, NO)

@@ -12,13 +12,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from storebench.errors import PLYVEL
 from storebench.probes import machine
 from storebench.probes.cgroup import memory_limit_bytes
 from storebench.probes.code import running_checkout
 from storebench.probes.machine import mount_of, scheduling
 from storebench.record.schema import Environment
 
-_LIBRARIES = ("torch", "numpy", "pillow", "h5py", "lmdb", "plyvel")
+_LIBRARIES = ("torch", "numpy", "pillow", "h5py", "lmdb", PLYVEL)
 _CODEC_LIBRARIES = ("pyarrow", "simplejpeg", "opencv-python-headless", "imagecodecs")
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 # Folders, addresses, users and descriptors differ from mount to mount, and change no speed.

@@ -36,7 +36,7 @@ RECORDS = ROOT / "results" / "reference" / "codecs" / "records.jsonl"
 CompletedText = subprocess.CompletedProcess[str]
 
 HEAVY = ("matplotlib.backends.backend_svg", "h5py", "lmdb", *RANKS)
-"""Imported beforehand, beside the package; not plyvel, which a test lets be missing."""
+"""Imported beforehand, beside the package; not the library of LevelDB, which a test lets be missing."""
 
 NOT_YET = ("storebench.__main__", "storebench.formats.leveldb", "storebench.testing")
 

@@ -2,13 +2,13 @@
 
 import array
 import os
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import plyvel
 
 from storebench.codecs import Payload
 from storebench.errors import DiskFullError
@@ -17,6 +17,11 @@ from storebench.formats.common import damaged, sync_folder, write_error, write_e
 from storebench.formats.keyvalue import LABEL_KEY, KeyValueReader, StoredValue, make_key, pack_labels
 from storebench.formats.snapshot import Snapshot
 from storebench.record.manifest import StoreSpec
+
+if sys.version_info < (3, 13):
+    import plyvel
+else:
+    import plyvel_next as plyvel
 
 TABLE_BYTES = 64 << 20  # so large that there are few tables, and LevelDB maps them all (it maps 1,000)
 OPEN_FILES = 1000

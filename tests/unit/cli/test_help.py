@@ -22,6 +22,7 @@ HEAVY = (
     "h5py",
     "lmdb",
     "plyvel",
+    "plyvel_next",
     "pydantic",
     "pyarrow",
     "PIL",

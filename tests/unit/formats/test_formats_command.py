@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from storebench.errors import PLYVEL, install_line
 from storebench.formats.registry import BUILTIN
 
 CompletedText = subprocess.CompletedProcess[str]
@@ -31,7 +32,7 @@ def test_every_format_is_listed_with_its_traits(cli: Callable[..., CompletedText
 
 def test_a_missing_library_is_no_error(tmp_path: Path) -> None:
     code = (
-        "import sys; sys.modules['plyvel'] = None; sys.argv[1:] = ['formats']; "
+        f"import sys; sys.modules[{PLYVEL!r}] = None; sys.argv[1:] = ['formats']; "
         "from storebench.cli.main import main; main()"
     )
     done = subprocess.run(
@@ -39,5 +40,5 @@ def test_a_missing_library_is_no_error(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     row = next(line for line in done.stdout.splitlines() if line.startswith("leveldb "))
-    assert "pip install plyvel" in row
-    assert "the library 'plyvel', which is not installed" in done.stdout
+    assert install_line(PLYVEL) in row
+    assert f"the library {PLYVEL!r}, which is not installed" in done.stdout

@@ -8,15 +8,16 @@ from typing import Any
 import h5py
 import lmdb
 import numpy as np
-import plyvel
 import pytest
 from PIL import Image as PilImage
 
-from storebench.errors import CorruptStoreError, UsageError
+from storebench.errors import PLYVEL, CorruptStoreError, UsageError
 from storebench.formats.files.format import class_folders
 from storebench.formats.lmdb import get as lmdb_write
 from storebench.formats.registry import get_format
 from storebench.testing.stores import COUNT, SHAPE, SmallStore, build_small_store, read_pixels
+
+plyvel = pytest.importorskip(PLYVEL)
 
 Build = Callable[..., SmallStore]
 

@@ -5,6 +5,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+from storebench.errors import PLYVEL
 from storebench.probes.machine import mount_of
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
@@ -28,7 +29,7 @@ def test_json_lists_findings_with_advice_for_what_does_not_work(cli: Cli, shm: P
     assert cold["state"] == "no"
     assert "cold cannot exist on tmpfs" in cold["found"]
     assert all(check["advice"] for check in checks.values() if check["state"] != "ok")
-    assert {"h5py", "lmdb", "plyvel", "torch", "free space", "swap"} <= set(checks)
+    assert {"h5py", "lmdb", PLYVEL, "torch", "free space", "swap"} <= set(checks)
 
 
 def test_a_folder_that_is_not_there_is_wrong_usage(cli: Cli) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from storebench.cli.watcher import told_apart
+from storebench.errors import PLYVEL, install_line
 from storebench.run.scenario import SHIPPED, load_scenario, shipped_scenarios
 from storebench.system.progress import mute
 
@@ -29,8 +30,8 @@ backends = [{backends}]
 def without_plyvel(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Return an environment in which the library of LevelDB does not import."""
     folder = tmp_path_factory.mktemp("without")
-    (folder / "plyvel.py").write_text(
-        "raise ModuleNotFoundError(\"No module named 'plyvel'\", name='plyvel')"
+    (folder / f"{PLYVEL}.py").write_text(
+        f'raise ModuleNotFoundError("No module named {PLYVEL}", name={PLYVEL!r})'
     )
     return {"PYTHONPATH": str(folder)}
 
@@ -90,9 +91,9 @@ def test_a_format_without_its_library_is_left_out_with_one_line(
     assert [cell["backend"] for cell in json.loads(done.stdout)["cells"]] == ["png"]
     (line,) = done.stderr.splitlines()
     assert line.startswith(
-        "left out: the format 'leveldb' needs the library 'plyvel', which is not installed."
+        f"left out: the format 'leveldb' needs the library {PLYVEL!r}, which is not installed."
     )
-    assert "pip install plyvel" in line
+    assert install_line(PLYVEL) in line
     listed = cli("scenarios", env=without_plyvel)
     assert listed.returncode == 0
     assert listed.stderr.count("left out: ") == 1, "those of other projects are missing, too"
@@ -121,8 +122,7 @@ def test_a_format_asked_for_by_name_is_refused_without_its_library(
         done = cli(*words, env=without_plyvel)
         assert done.returncode == 2
         (line,) = done.stderr.splitlines()
-        assert "pip install plyvel" in line
-        assert "libleveldb-dev" in line
+        assert install_line(PLYVEL) in line
     assert [path.name for path in tmp_path.iterdir()] == ["mine.toml"]
 
 
