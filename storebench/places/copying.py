@@ -1,6 +1,5 @@
 """Whole stores copied to a place and back, and what was achieved there."""
 
-import contextlib
 import json
 import statistics
 import time
@@ -27,11 +26,11 @@ _PROBES = 9
 
 # Small requests end after this time; large ones grow until one takes a third of it.
 _PROBE_S = 3.0
-_PROBE = ".storebench-probe"
 _PROBE_BYTES = 8 << 20
 
-# The prefix of what was copied to a place, a list of keys for each store: there may be other objects beside them.
-_LISTS = ".storebench-copies"
+# The prefix of all that runs put into a place: there may be other objects beside it.
+_OWN = "storebench-copies"
+_PROBE = f"{_OWN}/probe"
 
 
 def announce(url: str, facts: PlaceFacts) -> None:
@@ -89,7 +88,7 @@ def _seconds(request: Callable[[], object]) -> float:
 
 def store_key(store: Path) -> str:
     """Return the part of all keys of a store's objects: its dataset and its name."""
-    return f"{store.parent.name}/{store.name}"
+    return f"{_OWN}/{store.parent.name}/{store.name}"
 
 
 def has_store(store: Path, url: str) -> bool:
@@ -109,42 +108,29 @@ def require_copy(store: Path, url: str) -> None:
 
 
 def copy_there(store: Path, url: str) -> None:
-    """Copy the files of a store into a place, in place of another one of its name; first, list what is put there."""
+    """Copy the files of a store into a place, in place of another one of its name; its manifest is copied last."""
     place, prefix = ObjectStore(url), store_key(store)
-    _remove_copy(place, prefix)
-    files = [*_files(store), store / MANIFEST_NAME]
-    place.put(f"{_LISTS}/{prefix}", "\n".join(str(path.relative_to(store)) for path in files).encode())
+    _remove(place, prefix)
 
     def copy(path: Path) -> None:
         place.put(f"{prefix}/{path.relative_to(store)}", path)
 
     with ThreadPoolExecutor(COPYING) as pool:
-        list(pool.map(copy, files[:-1]))
-    copy(files[-1])
+        list(pool.map(copy, _files(store)))
+    copy(store / MANIFEST_NAME)
 
 
 def clean(url: str) -> int:
-    """Delete what `measured` and `copy_there` have put into a place, and nothing else; return the number of objects."""
-    place = ObjectStore(url)
-    count = sum(_remove_copy(place, key.removeprefix(f"{_LISTS}/")) for key in place.sizes(_LISTS))
-    probes = {f"{_PROBE}/small", f"{_PROBE}/large"} & place.sizes(_PROBE).keys()
-    for key in probes:
-        place.delete(key)
-    return count + len(probes)
+    """Delete what runs have put into a place, and nothing else; return the number of objects."""
+    return _remove(ObjectStore(url), _OWN)
 
 
-def _remove_copy(place: ObjectStore, prefix: str) -> int:
-    """Delete the objects of one store, its manifest first and their list last; return their number."""
-    with contextlib.suppress(MissingFileError):
-        names = place.get(f"{_LISTS}/{prefix}").decode().split("\n")
-        # What the place has itself, so that no list leads out of the prefix.
-        keys = {f"{prefix}/{name}" for name in names} & place.sizes(prefix).keys()
-        place.delete(f"{prefix}/{MANIFEST_NAME}")
-        with ThreadPoolExecutor(COPYING) as pool:
-            list(pool.map(place.delete, keys))
-        place.delete(f"{_LISTS}/{prefix}")
-        return len(keys) + 1
-    return 0
+def _remove(place: ObjectStore, prefix: str) -> int:
+    """Delete the objects below a prefix, manifests first, so that no part passes for a whole store."""
+    keys = sorted(place.sizes(prefix), key=lambda key: not key.endswith(f"/{MANIFEST_NAME}"))
+    with ThreadPoolExecutor(COPYING) as pool:
+        list(pool.map(place.delete, keys))
+    return len(keys)
 
 
 def extent(store: Path) -> str:

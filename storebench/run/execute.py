@@ -20,7 +20,6 @@ from storebench.filesystem import file_system
 from storebench.formats.origin import proven, refuse_other_code
 from storebench.formats.registry import parse_backend, store_name_of
 from storebench.places import copying
-from storebench.places.base import MountedPlace
 from storebench.probes.code import running_digest
 from storebench.probes.counters import OtherWork
 from storebench.ranks.heartbeat import Position
@@ -60,7 +59,6 @@ class Prepared:
     test_store: Path | None
     image: StoreImage | None = None
     place: PlaceFacts | None = None
-    mount: MountedPlace | None = None
     url: str = ""
     counters: str = ""
 
@@ -198,11 +196,9 @@ def _put_in_place(prepared: dict[Cell, Prepared], watcher: Watcher, running: con
     for cell, stores in prepared.items():
         place, say = cell.place, watcher.store(cell).say
         if place.folder:
-            mount = MountedPlace(Path(place), Path(place).stat().st_dev)
-            with _mount_errors(mount):
-                copy = ensure_copy(stores.store, mount.folder, say)
+            copy = ensure_copy(stores.store, Path(place), say)
             facts = PlaceFacts(server=file_system(place))
-            prepared[cell] = dataclasses.replace(stores, store=copy, place=facts, mount=mount)
+            prepared[cell] = dataclasses.replace(stores, store=copy, place=facts)
         elif place.kind:
             if places is None:
                 from storebench.places.servers import Places
@@ -212,17 +208,6 @@ def _put_in_place(prepared: dict[Cell, Prepared], watcher: Watcher, running: con
             prepared[cell] = dataclasses.replace(
                 stores, place=facts, url=url, counters=places.counters(place)
             )
-
-
-@contextlib.contextmanager
-def _mount_errors(mount: MountedPlace | None) -> Iterator[None]:
-    """Raise that a mount has ended, instead of what failed for that reason."""
-    try:
-        yield
-    except (OSError, StorebenchError) as error:
-        if mount is not None and (lost := mount.lost()) is not None:
-            raise lost from error
-        raise
 
 
 def _test_store(
@@ -338,7 +323,6 @@ class _Rounds:
         with (
             scratch_folder("replicate") as scratch,
             surroundings(work.cell, prepared.image) as around,
-            _mount_errors(prepared.mount),
             _copied_back(work.cell, prepared) as here,
         ):
             job = CellJob(
@@ -379,8 +363,6 @@ class _Rounds:
             else:
                 records = [dataclasses.replace(record, place=here.place) for record in records]
                 return [proven(record, answer.get("package", "")) for record in records]
-        lost = here.mount.lost() if here.mount else None
-        failure = answer["failure"] if lost is None else str(lost)
         return [
             Record(
                 storebench_version=__version__,
@@ -389,7 +371,7 @@ class _Rounds:
                 replicate=work.replicate,
                 epoch=epoch,
                 status=Status.FAILED,
-                failure=failure,
+                failure=answer["failure"],
                 started_utc=dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds"),
                 store=store_facts(prepared.manifest),
             )

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from storebench.datasets.containers.arrow import ParquetRows, Rows, reading
 from storebench.datasets.containers.base import Container, NamedFields, Ranges
 from storebench.datasets.containers.mds import MdsShards
-from storebench.stores.random_reads import (
+from storebench.stores.inspection import (
     COPY_BYTES,
     COPY_ROWS,
     Found,

@@ -15,7 +15,7 @@ import numpy as np
 from storebench.datasets.containers.base import Container, listed
 from storebench.datasets.containers.hdf5 import arrays_in, checked_array, filters_of, open_hdf5, reading
 from storebench.formats.hdf5.chunks import diagnose_dataset
-from storebench.stores.random_reads import (
+from storebench.stores.inspection import (
     COPY_BYTES,
     COPY_ROWS,
     Found,

@@ -12,7 +12,7 @@ from pathlib import Path
 from storebench.datasets.containers.base import listed
 from storebench.datasets.containers.lmdb import key_text, open_lmdb, reading
 from storebench.errors import CorruptDataError
-from storebench.stores.random_reads import Found, Prepare, SampleSet, Setting, Source, drawn
+from storebench.stores.inspection import Found, Prepare, SampleSet, Setting, Source, drawn
 
 MOST_SCANNED = 20_000  # first records of a database, fewer after `SCAN_S`: samples are drawn from these
 SCAN_S = 1.0

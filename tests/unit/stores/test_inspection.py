@@ -14,8 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from storebench.errors import CorruptDataError, DataNotFoundError, MissingDependencyError, StorebenchError
-from storebench.stores.inspection import inspect
-from storebench.stores.random_reads import SampleSet
+from storebench.stores.inspection import SampleSet, inspect
 from tests.support.container_files import WRITERS, table
 from tests.support.foreign_files import (
     datum,

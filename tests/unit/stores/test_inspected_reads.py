@@ -13,8 +13,7 @@ import pytest
 
 from storebench.probes.machine import IN_MEMORY, mount_of
 from storebench.probes.page_cache import resident, warm
-from storebench.stores.inspection import inspect
-from storebench.stores.random_reads import Trial
+from storebench.stores.inspection import Trial, inspect
 from tests.support.container_files import WRITERS, table
 from tests.support.foreign_files import jpegs, numbered, write_lmdb, write_per_image, write_vlen
 from tests.support.quick_cli import storebench
