@@ -18,9 +18,8 @@ from storebench.formats.base import ReaderInfo
 from storebench.formats.options import Options, integer
 from storebench.formats.reader import Fetched, Reader, RequestTable, Traits
 from storebench.formats.windows import Batch
-from storebench.places.base import PlaceFailedError
 from storebench.places.copying import store_key
-from storebench.places.objects import ObjectStore
+from storebench.places.objects import ObjectStore, PlaceFailedError
 from storebench.record.manifest import Manifest
 
 

@@ -10,8 +10,7 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from storebench.places.base import MissingFileError, PlaceFailedError
-from storebench.places.objects import ObjectStore
+from storebench.places.objects import MissingFileError, ObjectStore, PlaceFailedError
 from storebench.record.manifest import MANIFEST_NAME
 from storebench.record.schema import PlaceFacts
 from storebench.units import number_of, rounded_bytes

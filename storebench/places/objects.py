@@ -1,15 +1,17 @@
-"""An object store by obstore, or by boto3: objects by key, and ranges of them."""
+"""An object store by obstore, or by boto3: objects by key, ranges of them, and what it counts itself."""
 
 import datetime as dt
 import os
 import re
+import urllib.request
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 from urllib.parse import urlsplit
 
-from storebench.errors import MissingDependencyError, install_line
-from storebench.places.base import MissingFileError, PlaceFailedError
+from storebench.errors import CellFailedError, MissingDependencyError, install_line
+from storebench.record.schema import ServedFacts
 
 if TYPE_CHECKING:
     from obstore.store import S3Store
@@ -17,7 +19,18 @@ if TYPE_CHECKING:
 _RETRIES = 3
 _CONNECT_S, _GIVE_UP_S = 5, 30
 
+# Requests that a server of the run has answered, and the bytes that it has sent.
+_METRICS = ("SeaweedFS_s3_request_total", "SeaweedFS_s3_bucket_traffic_sent_bytes_total")
+
 T = TypeVar("T")
+
+
+class PlaceFailedError(CellFailedError):
+    """A place does not answer, refuses, or serves something else than was stored."""
+
+
+class MissingFileError(PlaceFailedError):
+    """A place has no file of this name."""
 
 
 class S3Address(NamedTuple):
@@ -192,3 +205,27 @@ def _failure(error: Exception, where: str) -> PlaceFailedError:
     reason = reason or " ".join(text.partition("Debug source:")[0].split())[-120:]
     cause, hint = next((why for mark, why in _CAUSES.items() if re.search(mark, text)), (reason, None))
     return PlaceFailedError(f"the server did not deliver it ({cause})", where=where, hint=hint)
+
+
+def counting(address: str) -> Callable[[], ServedFacts | None]:
+    """Return a function that counts what a server has served since now; None without an address or answer."""
+    before = _totals(address)
+
+    def since() -> ServedFacts | None:
+        after = _totals(address)
+        if before is None or after is None:
+            return None
+        count, sent_bytes = (int(late - early) for early, late in zip(before, after, strict=True))
+        return ServedFacts(count=count, sent_bytes=sent_bytes)
+
+    return since
+
+
+def _totals(address: str) -> list[float] | None:
+    """Return the sum of each metric over its labels."""
+    if address:
+        with suppress(OSError), urllib.request.urlopen(address, timeout=5) as answer:  # noqa: S310
+            text = answer.read().decode()
+            by_metric = (re.findall(rf"^{name}{{.*}} (\S+)$", text, re.MULTILINE) for name in _METRICS)
+            return [sum(map(float, values)) for values in by_metric]
+    return None

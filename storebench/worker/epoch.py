@@ -13,7 +13,7 @@ from storebench.formats.base import Indices
 from storebench.formats.registry import get_format
 from storebench.loading.batch import LOOP_WORKER, LoadedBatch
 from storebench.loading.proof import SampleKeeper
-from storebench.places.server_counters import counting
+from storebench.places.objects import counting
 from storebench.probes.batch_io import METER
 from storebench.probes.counters import CounterProbe
 from storebench.probes.page_count import PAGE_BYTES, Residency, resident

@@ -18,8 +18,8 @@ from storebench.formats.base import Fetched, Format, Reader, ReaderInfo, Writer
 from storebench.formats.common import damaged, load_labels, wrong_length
 from storebench.formats.options import Options
 from storebench.formats.windows import Batch
-from storebench.places.base import PlaceFailedError
 from storebench.places.copying import require_copy, store_key
+from storebench.places.objects import PlaceFailedError
 from storebench.record.manifest import Manifest, StoreSpec
 from storebench.system.libc import LIBC
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from storebench.places.base import MissingFileError, PlaceFailedError
+from storebench.places.objects import MissingFileError, PlaceFailedError
 
 pytest.importorskip("obstore")
 pytest.importorskip("boto3")
