@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from storebench.formats import Backend
     from storebench.stores.convert import BuildOptions
     from storebench.stores.find import Store
-    from storebench.stores.inspection import Reads, SampleSet
+    from storebench.stores.inspection import Inspection, Reads
 
 
 MOST_PROCESSES = 256
@@ -293,25 +293,19 @@ def inspect(
         if as_json:
             put_json({**dataclasses.asdict(inspection), "path": str(inspection.path)})
             return
-        frac, part = inspection.resident_frac, inspection.part
-        cached = "residency cannot be counted here" if frac is None else f"{frac:.0%} in the page cache"
-        put(f"{inspection.path}: {inspection.kind}, {inspection.file_bytes / 1e6:,.1f} MB, {cached}")
-        if part is None:
-            put("a random sample here: there are no samples in it")
-            return
-        put(*(f"  {line}" for line in _sample_lines(part)))
-        if part.trials:
+        put(*_lines(inspection))
+        if inspection.trials:
             from storebench.report.text import text
 
-            write_out(text(_trials(part), shutil.get_terminal_size((100, 40)).columns))
-        if part.warm is None or part.sample_bytes is None:
-            put(f"a random sample here: not measured ({part.unread or 'no samples were to be read'})")
+            write_out(text(_trials(inspection), shutil.get_terminal_size((100, 40)).columns))
+        if inspection.sample_bytes is None:
+            put(f"a random sample here: not measured ({inspection.unread or 'no samples were to be read'})")
         else:
-            costs = f"cold {_cost(part.cold)}, warm {_cost(part.warm)}"
-            put(f"a random sample here ({part.name}): {part.sample_bytes[1]:,} bytes; {costs}")
+            costs = f"cold {_cost(inspection.cold)}, warm {_cost(inspection.warm)}"
+            put(f"a random sample here: {inspection.sample_bytes[1]:,} bytes; {costs}")
 
 
-def _trials(part: "SampleSet") -> "Table":
+def _trials(inspection: "Inspection") -> "Table":
     """Return a row per setting: how many times as fast as the file is stored, cold and warm."""
     from storebench.analysis.labels import number
     from storebench.analysis.table import Table
@@ -324,21 +318,25 @@ def _trials(part: "SampleSet") -> "Table":
         head=("setting", "now", "tried", "cold", "warm"),
         rows=tuple(
             (trial.setting, trial.now, trial.tried, shown(trial.cold), shown(trial.warm))
-            for trial in part.trials
+            for trial in inspection.trials
         ),
     )
 
 
-def _sample_lines(part: "SampleSet") -> list[str]:
-    about = "" if part.exact else "about "
-    content, sizes = f" ({part.content})" if part.content else "", ""
-    if part.sample_bytes is not None:
-        shortest, median, longest = part.sample_bytes
+def _lines(inspection: "Inspection") -> list[str]:
+    frac = inspection.resident_frac
+    cached = "residency cannot be counted here" if frac is None else f"{frac:.0%} in the page cache"
+    content, sizes = f" ({inspection.content})" if inspection.content else "", ""
+    if inspection.sample_bytes is not None:
+        shortest, median, longest = inspection.sample_bytes
         spread = f"{shortest:,} to {longest:,} bytes, median {median:,}"
         sizes = f", {median:,} bytes each" if shortest == longest else f", {spread}"
-    lines = [f"{part.name}: {about}{part.samples:,} samples{content}{sizes}; {part.layout}"]
-    lines += [f"  {part.advice}"] if part.advice else []
-    return lines + ([f"others: {part.others}"] if part.others else [])
+    about = "" if inspection.exact else "about "
+    return [
+        f"{inspection.path}: {inspection.kind}, {inspection.file_bytes / 1e6:,.1f} MB, {cached}",
+        f"  {about}{inspection.samples:,} samples{content}{sizes}; {inspection.layout}",
+        *(f"  {line}" for line in (inspection.advice, *inspection.notes) if line),
+    ]
 
 
 def _cost(reads: "Reads | None") -> str:

@@ -1,22 +1,20 @@
 """Inspect a file of any program: find its samples, read random ones, try settings, in a separate process."""
 
+import copy
+import itertools
 import random
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-
-from storebench.datasets.base import HF_PREFIX
+from storebench.datasets.base import HF_PREFIX, Image
 from storebench.datasets.containers.base import Container
 from storebench.datasets.containers.find import find_container
-from storebench.datasets.containers.pixels import is_pickle
 from storebench.datasets.images import suffix_of
 from storebench.errors import CorruptDataError
 from storebench.probes.page_cache import ask_to_evict, cache_facts, evict, resident
@@ -28,20 +26,22 @@ from storebench.system.scratch import scratch_folder
 
 SAMPLES = 200  # random samples to read
 BUDGET_S = 1.5  # about the time of all cold reads, and of all warm ones
+SCAN_S = 5.0  # a longer scan of tar, TFRecord or LMDB ends early, and the number of samples is estimated
 LIMIT_S = 120.0
 MEMORY_BYTES = 2 << 30
-SEED = 0  # the seed of all draws, so that two inspections of a file read the same samples
-MOST_READ_BYTES = 256 << 20  # larger chunks, row groups and samples are not read
+SEED = 0  # of the draw, so that two inspections of a file read the same samples
+MOST_READ_BYTES = 256 << 20  # larger chunks and row groups are not read
 MOST_RESIDENT_FRAC = 0.05
 LEAST_RESIDENT_PAGES = 64  # may stay in any case: a library maps some around each page that it touches
 
 # A file with fewer pages has no cold figure: the pages that may be resident are too large a part of it.
 FEWEST_PAGES = 4 * LEAST_RESIDENT_PAGES
 
-COPY_BYTES, COPY_ROWS = 32 << 20, 5_000  # most of a file that is copied, to try a setting of its writer
-
-# Prepare the read of one item; the returned function reads it into memory, and is timed.
-Prepare = Callable[[Any], Callable[[], Any]]
+_MAPPED = ("LMDB", "Arrow")  # mapped pages cannot be evicted
+_OPENED_ANEW = (
+    *_MAPPED,
+    "HDF5",
+)  # for each read: closing empties HDF5's cache of chunks, of no use in a large file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,52 +66,6 @@ class Trial:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SampleSet:
-    """The samples of a file: the records of LMDB, a data set, or many alike data sets."""
-
-    name: str
-    samples: int
-    exact: bool = True  # whether they were counted, and not estimated
-    layout: str
-    others: str = ""  # the rest of the file
-    advice: str | None = None
-    unread: str = ""  # why no sample is read
-    content: str = ""  # of the samples that were read, and their sizes: shortest, median, longest
-    sample_bytes: tuple[int, int, int] | None = None
-    cold: Reads | None = None
-    warm: Reads | None = None
-    trials: tuple[Trial, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Source:
-    """The means to read random samples: the file, what opens the library, and the items in random order."""
-
-    path: Path
-    open: Callable[[], AbstractContextManager[Prepare]]
-    items: Sequence[Any]
-    maps: bool = False  # whether the library maps the file
-    batch: int = 1  # samples of each item
-
-
-class Setting(NamedTuple):
-    """A setting of a reader or writer: its value now, another one, and what reads samples with that."""
-
-    name: str
-    now: str
-    tried: str
-    source: Source
-
-
-class Found(NamedTuple):
-    """Samples before any is read; `settings` may make copies when it is iterated."""
-
-    part: SampleSet
-    source: Source
-    settings: Iterable[Setting] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
 class Inspection:
     """Findings about one file."""
 
@@ -119,28 +73,17 @@ class Inspection:
     kind: str
     file_bytes: int
     resident_frac: float | None  # in the page cache before it was inspected
-    part: SampleSet | None  # its samples, or those with the most bytes; None without any
-
-
-def drawn(items: Sequence[Any], count: int) -> list[Any]:
-    """Return up to `count` of the items at random, each once, always the same ones of the same items."""
-    return random.Random(SEED).sample(items, min(count, len(items)))
-
-
-def too_large(what: str, nbytes: int) -> str:
-    """Return the reason why no sample is read where one read needs so many bytes; "" for few."""
-    return (
-        f"{what} has {nbytes / 1e6:,.0f} MB, and a read needs it as a whole"
-        if nbytes > MOST_READ_BYTES
-        else ""
-    )
-
-
-def in_batches(source: Source, size: int = 64) -> Iterator[Setting]:
-    """Yield the setting of a call for several samples; its items are lists."""
-    items = [source.items[at : at + size] for at in range(0, len(source.items) - size + 1, size)]
-    if items:
-        yield Setting("samples per call", "1", f"{size}", replace(source, items=items, batch=size))
+    samples: int
+    exact: bool = True  # whether they were counted, and not estimated
+    layout: str = ""
+    notes: tuple[str, ...] = ()  # on what was left out
+    advice: str | None = None
+    unread: str = ""  # why no sample was read
+    content: str = ""  # of the samples that were read, and their sizes: shortest, median, longest
+    sample_bytes: tuple[int, int, int] | None = None
+    cold: Reads | None = None
+    warm: Reads | None = None
+    trials: tuple[Trial, ...] = ()
 
 
 def inspect(text: str | Path, *, samples: int = SAMPLES) -> Inspection:
@@ -162,52 +105,72 @@ def inspect(text: str | Path, *, samples: int = SAMPLES) -> Inspection:
 
 
 def _findings(container: Container, samples: int) -> Inspection:
+    from storebench.stores.layouts import estimated, layout_of  # it imports a large library
+
     path = container.files[0]
     status = path.stat()
     # A sparse file has holes, which are never resident.
     stored = min(status.st_size, 512 * status.st_blocks) or status.st_size
     frac = resident([path]).frac
-    with scratch_folder("trials") as folder:
-        found = _found(container, samples, folder)
-        part = found.part if found else None
-        if found and found.source.items and not found.part.unread:
-            part = _measured(found)
-    return Inspection(
+    scanned = copy.copy(container)
+    scanned.deadline = time.perf_counter() + SCAN_S
+    scanned.scan()
+    exact, count = time.perf_counter() <= scanned.deadline, len(scanned.classes.labels)
+    inspection = Inspection(
         path=path,
         kind=container.kind,
         file_bytes=stored,
         resident_frac=None if frac is None else min(1.0, frac * status.st_size / max(1, stored)),
-        part=part,
+        samples=count,
+        notes=tuple(scanned.notes),
     )
+    if not count:
+        return inspection
+    layout = layout_of(scanned)
+    unread = f"a read needs {layout.least_bytes / 1e6:,.0f} MB as a whole"
+    inspection = replace(
+        inspection,
+        samples=count if exact else estimated(scanned),
+        exact=exact,
+        layout=layout.words,
+        advice=layout.advice,
+        unread=unread if layout.least_bytes > MOST_READ_BYTES else "",
+    )
+    items = random.Random(SEED).sample(range(count), min(count, samples))
+    container = copy.copy(scanned)
+    del scanned  # nothing is open
+    return inspection if inspection.unread or not items else _measured(inspection, container, items)
 
 
-def _found(container: Container, samples: int, folder: Path) -> Found | None:
-    # Each imports a library that is large or may be missing.
-    if container.kind == "LMDB":
-        from storebench.stores.lmdb_files import lmdb_samples
+def _measured(inspection: Inspection, container: Container, items: list[int]) -> Inspection:
+    """Return the findings with figures: reads as the file is stored, cold and warm, and those of other settings."""
+    from storebench.stores.layouts import settings_of
 
-        return lmdb_samples(container.files[0], samples)
-    if container.kind == "HDF5":
-        from storebench.stores.hdf5_files import hdf5_samples
-
-        return hdf5_samples(container, samples, folder)
-    from storebench.stores.container_files import container_samples
-
-    return container_samples(container, samples, folder)
-
-
-def _measured(found: Found) -> SampleSet:
-    """Return the samples with figures: reads as the file is stored, cold and warm, and those of other settings."""
-    cold, (warm, contents, sizes) = _cold(found.source, BUDGET_S), _warm(found.source, BUDGET_S)
+    one_each = [[item] for item in items]
+    cold = _reads(container, one_each, BUDGET_S, cold=True)
+    sizes, contents = list[int](), Counter[str]()
+    reader = copy.copy(container)
+    for item in _within(items, BUDGET_S):  # fills the page cache
+        [value] = reader.read_many([item])
+        sizes.append(len(value) if isinstance(value, bytes) else value.nbytes)
+        contents[_content_of(value)] += 1
+    del reader
+    warm = _reads(container, one_each[: len(sizes)], BUDGET_S, cold=False)
     trials = []
-    for name, now, value, source in found.settings:
-        gains = [_gain(cold, _cold(source, BUDGET_S / 3)), _gain(warm, _warm(source, BUDGET_S / 3)[0])]
-        if any(gains):
-            trials.append(Trial(setting=name, now=now, tried=value, cold=gains[0], warm=gains[1]))
-    kinds = [kind for kind, _ in contents.most_common(3)]
+    with scratch_folder("trials") as folder:
+        for name, now, new, tried, batch in settings_of(container, folder):
+            order = items if tried.files == container.files else range(len(tried.classes.labels))
+            drawn = random.Random(SEED).sample(order, len(order))
+            batches = [drawn[at : at + batch] for at in range(0, len(drawn) - batch + 1, batch)]
+            gains = [
+                _gain(before, _reads(tried, batches, BUDGET_S / 3, cold=before is cold))
+                for before in (cold, warm)
+            ]
+            if any(gains):
+                trials.append(Trial(setting=name, now=now, tried=new, cold=gains[0], warm=gains[1]))
     return replace(
-        found.part,
-        content=" or ".join(kind or "other bytes" for kind in kinds) if any(kinds) else "",
+        inspection,
+        content=" or ".join(kind for kind, _ in contents.most_common(3)),
         sample_bytes=(min(sizes), int(statistics.median(sizes)), max(sizes)),
         cold=cold,
         warm=warm,
@@ -219,58 +182,54 @@ def _gain(before: Reads, after: Reads) -> float | None:
     return before.median_s / after.median_s if before.median_s and after.median_s else None
 
 
-def _cold(source: Source, budget_s: float) -> Reads:
-    """Read items, each with the file evicted before."""
-    paths = [source.path]
-    method, before = evict(paths), resident(paths)
-    facts = cache_facts(CacheState.COLD, before, paths=paths, how=method)
-    if facts.verdict != CacheVerdict.VERIFIED:
-        return Reads(reason=facts.reason)
-    if before.pages_total < FEWEST_PAGES:
-        small = f"too small a file, {before.pages_total} pages of at least {FEWEST_PAGES}"
-        return Reads(reason=f"{small}: after a few reads all of it is in memory")
+def _reads(container: Container, batches: Sequence[Sequence[int]], budget_s: float, *, cold: bool) -> Reads:
+    """Read batches of samples as a dataset does; if `cold`, each with the files evicted before."""
+    files = container.files_of(itertools.chain.from_iterable(batches))
+    if not batches or (cold and (why_not := _not_cold(files))):
+        return Reads(reason=why_not if batches else "too few samples")
+    before = resident(files)
     most = max(LEAST_RESIDENT_PAGES, MOST_RESIDENT_FRAC * before.pages_total)
-    seconds, pages = list[float](), list[int]()
-    *items, last = source.items
-    with ExitStack() as stack, source.path.open("rb") as file:
-        prepare: Prepare | None = None
-        for item in _within(items or [last], budget_s):
-            if prepare is None or source.maps:  # mapped pages cannot be evicted
-                stack.close()
-                prepare = stack.enter_context(source.open())
-                if not source.maps:
-                    prepare(last)()  # the library has read its own tables then, as in the middle of an epoch
-            read = prepare(item)
-            ask_to_evict(file.fileno())
-            held = resident(paths).pages_resident
-            if held is None or held > most:
-                break
-            seconds.append(_timed(read) / source.batch)
+    seconds, pages, reader = list[float](), list[int](), copy.copy(container)
+    for number, batch in enumerate(_within(batches, budget_s)):
+        if container.kind in _OPENED_ANEW:
+            del reader
+            reader = copy.copy(container)
+            _ = reader.handle
+        if container.kind not in _MAPPED and (cold or not number):
+            reader.read_many(
+                batches[-1]
+            )  # it has read the library's tables then, as in the middle of an epoch
+        paths = container.files_of(batch) if cold else []
+        for path in paths:
+            with path.open("rb") as file:
+                ask_to_evict(file.fileno())
+        held = resident(paths).pages_resident if cold else 0
+        if held is None or held > most:
+            break
+        start = time.perf_counter()
+        reader.read_many(batch)
+        seconds.append((time.perf_counter() - start) / len(batch))
+        if cold:
             pages.append(max(0, (resident(paths).pages_resident or 0) - held))
     if not seconds:
         return Reads(reason="opening the file brings too much of it into the page cache")
-    read_bytes = statistics.fmean(pages) * PAGE_BYTES
-    return Reads(samples=len(seconds), median_s=statistics.median(seconds), read_bytes=read_bytes)
+    reads = Reads(samples=len(seconds), median_s=statistics.median(seconds))
+    if cold:
+        return replace(reads, read_bytes=statistics.fmean(pages) * PAGE_BYTES)
+    grown = (resident(files).pages_resident or 0) - (before.pages_resident or 0)
+    return replace(reads, reason=f"{grown} pages came into the page cache meanwhile" if grown > 0 else "")
 
 
-def _warm(source: Source, budget_s: float) -> tuple[Reads, Counter[str], list[int]]:
-    """Read the items to fill the page cache, then time their reads; return those, the contents and all sizes."""
-    contents, sizes = Counter[str](), list[int]()
-    with source.open() as prepare:
-        for item in _within(source.items, budget_s):
-            value = prepare(item)()
-            content = _bytes_of(value)
-            contents[_content_of(value, content)] += 1
-            sizes.append(len(content))
-        before = resident([source.path]).pages_resident
-        timed = _within(source.items[: len(sizes)], budget_s)
-        seconds = [_timed(prepare(item)) / source.batch for item in timed]
-        after = resident([source.path]).pages_resident
-    reason = "resident pages cannot be counted"
-    if before is not None and after is not None:
-        reason = f"{after - before} pages came into the page cache meanwhile" if after > before else ""
-    reads = Reads(samples=len(seconds), median_s=statistics.median(seconds), reason=reason)
-    return reads, contents, sizes
+def _not_cold(files: list[Path]) -> str:
+    """Evict files; return the reason why no read of them is known to be cold, or ""."""
+    method, before = evict(files), resident(files)
+    facts = cache_facts(CacheState.COLD, before, paths=files, how=method)
+    if facts.verdict != CacheVerdict.VERIFIED:
+        return facts.reason
+    if before.pages_total < FEWEST_PAGES:
+        small = f"too small a file, {before.pages_total} pages of at least {FEWEST_PAGES}"
+        return f"{small}: after a few reads all of it is in memory"
+    return ""
 
 
 def _within(items: Sequence[Any], budget_s: float) -> Iterator[Any]:
@@ -282,31 +241,7 @@ def _within(items: Sequence[Any], budget_s: float) -> Iterator[Any]:
             break
 
 
-def _timed(read: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    read()
-    return time.perf_counter() - start
-
-
-def _bytes_of(value: Any) -> bytes:
-    if isinstance(value, list) or (isinstance(value, np.ndarray) and value.dtype.hasobject):
-        return b"".join(map(_bytes_of, value if isinstance(value, list) else value.ravel().tolist()))
-    if isinstance(value, np.ndarray | np.generic):
-        return value.tobytes()
-    return value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value or b""
-
-
-_KINDS = {".jpg": "JPEG", ".png": "PNG", ".webp": "WebP", ".gif": "GIF", ".bmp": "BMP", ".tif": "TIFF"}
-_WITHIN = {b"\xff\xd8\xff": "JPEG", b"\x89PNG": "PNG", b"WEBP": "WebP"}  # in a record or a pickle
-
-
-def _content_of(value: Any, content: bytes) -> str:
-    """Return the type of pixels, or the kind of other bytes by the first ones. Nothing is unpickled or decoded."""
-    if isinstance(value, np.ndarray) and value.ndim > 1:
-        return f"{value.dtype} {'x'.join(map(str, value.shape))}"
-    if kind := _KINDS.get(suffix_of(content)):
-        return kind
-    inner = next((kind for start, kind in _WITHIN.items() if start in content[:64]), "")
-    if is_pickle(content):
-        return f"pickled {inner}".strip()
-    return f"a record with {inner}" if inner else ""
+def _content_of(value: bytes | Image) -> str:
+    if isinstance(value, bytes):
+        return suffix_of(value)[1:].upper().replace("JPG", "JPEG")
+    return f"{value.dtype} {'x'.join(map(str, value.shape))}"

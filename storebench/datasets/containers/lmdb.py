@@ -3,6 +3,7 @@
 import math
 import os
 import re
+import time
 import weakref
 from array import array
 from functools import partial
@@ -27,6 +28,8 @@ _ENCODED = 7
 
 
 class LmdbRecords(Container):
+    readahead = True  # whether the kernel reads ahead of a value
+
     def scan(self) -> None:
         path = self.files[0]
         if self.asked.image or self.asked.label:
@@ -47,6 +50,8 @@ class LmdbRecords(Container):
                 samples.add(pattern)
                 self._keys += key
                 self._ends.append(len(self._keys))
+                if time.perf_counter() > self.deadline:
+                    break
         if wrong := [key for pattern, key in others.items() if pattern in samples or not samples]:
             key, why = wrong[0]
             pickled = is_pickle(self._value(key))
@@ -83,7 +88,7 @@ class LmdbRecords(Container):
         return f"{self.files[0]}: key {key_text(self._key(index))}"
 
     def _open(self) -> Any:
-        return shared_lmdb(self.files[0])
+        return shared_lmdb(self.files[0], readahead=self.readahead)
 
     def _key(self, index: int) -> bytes:
         return bytes(self._keys[self._ends[index] : self._ends[index + 1]])
