@@ -1,5 +1,6 @@
 """The place of a process in a job, and the samples that it serves there: shards of an order."""
 
+import itertools
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -66,49 +67,15 @@ def membership(environment: Mapping[str, str] = os.environ) -> Membership:
     return Membership(**{"node": numbers["rank"]} | numbers)
 
 
-def shard_of(
-    order: Indices,
-    *,
-    rank: int,
-    ranks: int,
-    batch_size: int,
-    pad: bool = False,
-    max_steps: int | None = None,
-) -> list[Indices]:
-    """Return the batches of one rank, one int64 array per step."""
-    steps = _steps(order, ranks * batch_size, ranks, pad=pad)
-    return [_piece(samples, rank, ranks) for samples in steps[:max_steps]]
-
-
 def dealt(
     order: Indices, *, ranks: int, batch_size: int, pad: bool = False, max_steps: int | None = None
 ) -> Iterator[list[Indices]]:
-    """Yield the batches of all ranks, step by step: one int64 array per rank, the same as in `shard_of`."""
-    for samples in _steps(order, ranks * batch_size, ranks, pad=pad)[:max_steps]:
-        yield [_piece(samples, rank, ranks) for rank in range(ranks)]
-
-
-def global_sizes(
-    count: int, *, ranks: int, batch_size: int, pad: bool = False, max_steps: int | None = None
-) -> list[int]:
-    """Return the number of samples in each step of a job, over all ranks."""
-    whole = _padded(count, ranks) if pad else count
-    step = ranks * batch_size
-    return [min(step, whole - start) for start in range(0, whole, step)[:max_steps]]
-
-
-def _steps(order: Indices, size: int, ranks: int, *, pad: bool) -> list[Indices]:
-    """Return the samples of each step, over all ranks: `size` samples per step, fewer in the last one."""
-    whole = np.resize(order, _padded(len(order), ranks)) if pad and len(order) else order
-    return [whole[start : start + size] for start in range(0, len(whole), size)]
-
-
-def _padded(count: int, ranks: int) -> int:
-    return -(-count // ranks) * ranks
-
-
-def _piece(samples: Indices, rank: int, ranks: int) -> Indices:
-    """Return a rank's contiguous piece of a step's samples; earlier ranks get one more of an uneven step."""
-    each, more = divmod(len(samples), ranks)
-    start = rank * each + min(rank, more)
-    return samples[start : start + each + (rank < more)]
+    """Yield the batches of all ranks, step by step: contiguous pieces, earlier ranks get one more of an uneven step."""
+    if pad:
+        order = np.resize(order, -(-len(order) // ranks) * ranks)
+    size = ranks * batch_size
+    for start in range(0, len(order), size)[:max_steps]:
+        samples = order[start : start + size]
+        each, more = divmod(len(samples), ranks)
+        ends = [rank * each + min(rank, more) for rank in range(ranks + 1)]
+        yield [samples[begin:end] for begin, end in itertools.pairwise(ends)]

@@ -5,7 +5,7 @@ import functools
 import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
@@ -155,34 +155,33 @@ class ResidencyWatch:
 Judge = Callable[[StepTable], tuple[CacheFacts, Portion | None]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class EpochMeasurement:
-    """The figures of an epoch, from which its record is made."""
+@dataclass(kw_only=True)
+class Epoch:
+    """One epoch of a replicate. It is neither timed nor proven if the cache state could not be reached."""
 
+    number: int
+    started_utc: str
     cache: CacheFacts
-    portion: Portion | None
-    table: StepTable
-    counters: Counters
-    tier: TierFacts | None
-    judge: Judge
-    played: Played
+    portion: Portion | None = None
+    table: StepTable | None = None
+    counters: Counters = field(default_factory=Counters)
+    tier: TierFacts | None = None
+    judge: Judge | None = None
+    played: Played = field(default_factory=Played)
     data_store: DataStoreFacts | None = None
-    barrier_ns: int
-    served: ServedFacts | None = None
+    barrier_ns: int = 0
+    server: ServedFacts | None = None
+    accuracy: tuple[float, int] | None = None
+    held_out_score: float | None = None
+    # For its proof.
+    served: list[Indices] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    keeper: SampleKeeper | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Evidence:
-    """The data that an epoch leaves for its proof."""
-
-    served: list[Indices]
-    losses: list[float]
-    keeper: SampleKeeper
-
-
-def timed_epoch(setup: Setup, number: int, cache: CacheFacts) -> tuple[EpochMeasurement, Evidence]:
-    """Train on every batch of an epoch, and return its figures and the evidence for its proof."""
-    from_memory = setup.from_memory
+def timed_epoch(setup: Setup, epoch: Epoch) -> None:
+    """Train on every batch of an epoch, and note its figures and the evidence for its proof."""
+    number, cache, from_memory = epoch.number, epoch.cache, setup.from_memory
     batches = setup.sampling.batches(number)
     setup.progress.begin(f"epoch {number}", len(batches))
     with setup.outside_limit():
@@ -210,45 +209,34 @@ def timed_epoch(setup: Setup, number: int, cache: CacheFacts) -> tuple[EpochMeas
             setup.tier.begin()
         watch.begin()
         setup.group.barrier()
-        barrier_ns = time.perf_counter_ns()
+        epoch.barrier_ns = time.perf_counter_ns()
         plan = setup.sampling.plan(number, batches)
         with games, AfterStep(keeper, games if games.due else None) as after_step:
             times = run_epoch(watch.over(setup.served(plan)), setup.step, after_step)
         reported = sum(step.io.own_reads for step in times if step.io is not None)
         payload_bytes = sum(step.payload_bytes for step in times)
-        tier = None if setup.tier is None else setup.tier.end()
-        counters = probe.stop(payload_bytes, own_reads=reported + after_step.own_reads)
+        epoch.tier = None if setup.tier is None else setup.tier.end()
+        epoch.counters = probe.stop(payload_bytes, own_reads=reported + after_step.own_reads)
         setup.group.barrier()  # until no rank is timed any more
-        served_facts = served()
+        epoch.server = served()
         watch.stop()
     if games.due:
         reason = "tournaments between steps read and computed, too"
-        counters = Counters(reasons=dict.fromkeys(IO_COLUMNS, reason))
-    data_store = setup.loader.close_epoch()
+        epoch.counters = Counters(reasons=dict.fromkeys(IO_COLUMNS, reason))
+    epoch.data_store = setup.loader.close_epoch()
     after = resident(setup.pages.files) if setup.limit is None else setup.limit.count()
     setup.group.barrier()  # until no rank counts any more: the proofs read from the store
-    losses = setup.step.losses()
-    table = step_table(times, losses, warmup_steps=setup.cell.warmup_steps)
+    epoch.losses = setup.step.losses()
+    table = step_table(times, epoch.losses, warmup_steps=setup.cell.warmup_steps)
     # Without counters that are unknown for the epoch, such as reads that no process is charged for.
-    unknown = [name for name in IO_COLUMNS if getattr(counters, name) is None]
-    table = {name: column for name, column in table.items() if name not in unknown}
-    cache_facts, portion = watch.judge(cache, after, table, number)
+    unknown = [name for name in IO_COLUMNS if getattr(epoch.counters, name) is None]
+    epoch.table = {name: column for name, column in table.items() if name not in unknown}
+    epoch.cache, epoch.portion = watch.judge(cache, after, epoch.table, number)
     if not setup.membership.alone:
         # Which samples had been requested at each moment is known only with the steps of all ranks.
-        cache_facts, portion = dataclasses.replace(cache_facts, curve=(), reason=cache.reason), None
-    cache_facts = cache_facts if setup.limit is None else setup.limit.judged(cache_facts, after)
-    return (
-        EpochMeasurement(
-            cache=cache_facts,
-            portion=portion,
-            table=table,
-            counters=counters,
-            tier=tier,
-            judge=functools.partial(watch.judge, cache_facts, after, epoch=number),
-            data_store=data_store,
-            barrier_ns=barrier_ns,
-            served=served_facts,
-            played=games.played,
-        ),
-        Evidence(served=[step.indices for step in times], losses=losses, keeper=keeper),
-    )
+        epoch.cache, epoch.portion = dataclasses.replace(epoch.cache, curve=(), reason=cache.reason), None
+    if setup.limit is not None:
+        epoch.cache = setup.limit.judged(epoch.cache, after)
+    epoch.judge = functools.partial(watch.judge, epoch.cache, after, epoch=number)
+    epoch.played = games.played
+    epoch.served, epoch.keeper = [step.indices for step in times], keeper

@@ -18,7 +18,7 @@ from storebench.record.schema import (
 from storebench.settings.words import Sync
 from storebench.stores.find import read_digest_table
 from storebench.training.steps import CpuStep
-from storebench.worker.epoch import Evidence
+from storebench.worker.epoch import Epoch
 from storebench.worker.setup import Setup
 
 
@@ -48,9 +48,10 @@ class Proof:
         )
 
 
-def prove(setup: Setup, number: int, evidence: Evidence) -> Proof:
+def prove(setup: Setup, epoch: Epoch) -> Proof:
     """Compare the kept samples with the store's digests, and count the served samples."""
-    timed = TimedCheck()
+    timed, keeper = TimedCheck(), epoch.keeper
+    assert keeper is not None, "the epoch was timed"
     if not setup.traits.ready_made:
         truth = Truth(
             store=setup.job.store,
@@ -59,11 +60,11 @@ def prove(setup: Setup, number: int, evidence: Evidence) -> Proof:
             augment=setup.augment,
             seed=round_seed(setup.cell.seed, setup.job.replicate),
         )
-        timed = truth.check(evidence.keeper.kept, number)
+        timed = truth.check(keeper.kept, epoch.number)
     # Draw the batches again: readers get the arrays of a plan and could write to them.
-    planned = setup.sampling.batches(number)
-    proof = _proof(planned, evidence.served, timed, evidence.losses, evidence.keeper.paused_s)
-    in_order = same_order(planned, evidence.served)
+    planned = setup.sampling.batches(epoch.number)
+    proof = _proof(planned, epoch.served, timed, epoch.losses, keeper.paused_s)
+    in_order = same_order(planned, epoch.served)
     step, weights = setup.step, None
     if setup.trainer.ranks > 1 and setup.cell.sync is not Sync.NONE and isinstance(step, CpuStep):
         arrays = (parameter.detach().cpu().numpy() for parameter in step.network.parameters())

@@ -16,39 +16,16 @@ from storebench.record.schema import (
     CacheFacts,
     CacheVerdict,
     Ceilings,
-    Counters,
     DataStoreFacts,
     Record,
     Status,
     TierFacts,
 )
 from storebench.record.steps import StepTable, step_ends
-from storebench.worker.epoch import EpochMeasurement
+from storebench.worker.epoch import Epoch
 from storebench.worker.epoch_proof import Proof
 from storebench.worker.setup import Setup
 from storebench.worker.tournament import TrainerPart, trainer_part
-
-
-@dataclass(frozen=True, kw_only=True)
-class Epoch:
-    """One epoch of a replicate. It is neither timed nor proven if the cache state could not be reached."""
-
-    number: int
-    started_utc: str
-    cache: CacheFacts
-    measured: EpochMeasurement | None = None
-    proof: Proof | None = None
-    accuracy: tuple[float, int] | None = None
-    held_out_score: float | None = None
-
-    @property
-    def failure(self) -> str | None:
-        """The reason why its record must not be used, in one line; None if it may be."""
-        return (
-            cache_failure(self.cache)
-            or tier_failure(self.measured.tier if self.measured else None)
-            or (self.proof.failure if self.proof else None)
-        )
 
 
 def cache_failure(cache: CacheFacts | None) -> str | None:
@@ -77,17 +54,20 @@ class RankEpoch:
     requests: RequestTable | None = None
 
 
-def part_of(setup: Setup, epoch: Epoch, ceilings: Ceilings, notes: dict[str, str]) -> RankEpoch:
-    job, cell, measured, proof = setup.job, setup.cell, epoch.measured, epoch.proof
+def part_of(
+    setup: Setup, epoch: Epoch, proof: Proof | None, ceilings: Ceilings, notes: dict[str, str]
+) -> RankEpoch:
+    job, cell, table = setup.job, setup.cell, epoch.table
     name = f"{cell.cell_id}-r{job.replicate}-e{epoch.number}.parquet"
+    failure = cache_failure(epoch.cache) or tier_failure(epoch.tier) or (proof.failure if proof else None)
     record = Record(
         storebench_version=__version__,
         run_id=job.run_id,
         cell=cell,
         replicate=job.replicate,
         epoch=epoch.number,
-        status=Status.OK if epoch.failure is None else Status.FAILED,
-        failure=epoch.failure,
+        status=Status.OK if failure is None else Status.FAILED,
+        failure=failure,
         started_utc=epoch.started_utc,
         au_kind=setup.step.kind,
         open_s=max(producer.open_ns for producer in setup.opened) / 1e9,
@@ -97,28 +77,27 @@ def part_of(setup: Setup, epoch: Epoch, ceilings: Ceilings, notes: dict[str, str
         test_samples=epoch.accuracy[1] if epoch.accuracy else 0,
         store=store_facts(setup.manifest),
         cache=epoch.cache,
-        portion=measured.portion if measured else None,
-        counters=measured.counters if measured else Counters(),
-        tier=measured.tier if measured else None,
-        served=measured.served if measured else None,
+        portion=epoch.portion,
+        counters=epoch.counters,
+        tier=epoch.tier,
+        served=epoch.server,
         ceilings=ceilings,
         reader_notes=notes,
-        steps_file=f"{STEPS_DIR}/{name}" if measured else None,
+        steps_file=None if table is None else f"{STEPS_DIR}/{name}",
         environment=environment(job.store, cell.device, image=job.image),
         code=setup.code,
     )
-    table = measured.table if measured else None
-    record = record if table is None else with_cold_rates(epoch_record(record, table), table)
     trainer = None
-    if measured:
-        trainer = trainer_part(setup, measured.played, epoch.held_out_score, record.test_accuracy)
+    if table is not None:
+        record = with_cold_rates(epoch_record(record, table), table)
+        trainer = trainer_part(setup, epoch.played, epoch.held_out_score, record.test_accuracy)
     return RankEpoch(
         membership=setup.membership,
         record=record,
         table=table,
         proof=proof,
-        data_store=measured.data_store if measured else None,
-        barrier_ns=measured.barrier_ns if measured else 0,
+        data_store=epoch.data_store,
+        barrier_ns=epoch.barrier_ns,
         trainer=trainer,
     )
 

@@ -24,9 +24,9 @@ from storebench.system.libc import keep_freed_memory
 from storebench.training.evaluate import accuracy
 from storebench.training.steps import CpuStep
 from storebench.worker.ceilings import measure_ceilings
-from storebench.worker.epoch import timed_epoch
-from storebench.worker.epoch_proof import prove
-from storebench.worker.epoch_record import Epoch, part_of, requests_in
+from storebench.worker.epoch import Epoch, timed_epoch
+from storebench.worker.epoch_proof import Proof, prove
+from storebench.worker.epoch_record import part_of, requests_in
 from storebench.worker.job import failed_answer, read_job, write_answer
 from storebench.worker.job_record import recorded
 from storebench.worker.rank import end_with_the_runner, run_rank
@@ -99,7 +99,7 @@ def run(setup: Setup, *, owns_process: bool = False) -> list[Record]:
         epochs = [_run_epoch(setup, number, at_open) for number in range(setup.cell.epochs)]
         settings.require_unchanged(setup.cell.backend.name)
         cost = None
-        if not setup.membership.alone and any(epoch.measured for epoch in epochs):
+        if not setup.membership.alone and any(epoch.judge for epoch, _ in epochs):
             from storebench.ranks.communication import communication
 
             setup.progress.begin("the measurement of communication")
@@ -115,38 +115,34 @@ def run(setup: Setup, *, owns_process: bool = False) -> list[Record]:
     logs = [producer.requests for producer in closed if producer.requests is not None]
     parts = [
         dataclasses.replace(part, requests=requests_in(part.table, logs))
-        for part in (part_of(setup, epoch, ceilings, notes) for epoch in epochs)
+        for part in (part_of(setup, *epoch, ceilings, notes) for epoch in epochs)
     ]
     by_rank = setup.group.gather(parts)
     if by_rank is None:
         return []
     cost = None if cost is None else dataclasses.replace(cost, link=link)
-    judges = [epoch.measured.judge if epoch.measured else None for epoch in epochs]
-    return [recorded(setup, parts, cost, judge) for judge, *parts in zip(judges, *by_rank, strict=True)]
+    return [
+        recorded(setup, parts, cost, epoch.judge) for (epoch, _), *parts in zip(epochs, *by_rank, strict=True)
+    ]
 
 
-def _run_epoch(setup: Setup, number: int, at_open: CacheFacts | None) -> Epoch:
+def _run_epoch(setup: Setup, number: int, at_open: CacheFacts | None) -> tuple[Epoch, Proof | None]:
     """Prepare the cache, train on every batch while everything is counted, and prove the epoch."""
     cache = at_open or prepare_cache(setup, number)
     started_utc = dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds")
+    epoch = Epoch(number=number, started_utc=started_utc, cache=cache)
     if cache.verdict is CacheVerdict.FAILED:
-        return Epoch(number=number, started_utc=started_utc, cache=cache)
-    measured, evidence = timed_epoch(setup, number, cache)
-    proof = prove(setup, number, evidence)
+        return epoch, None
+    timed_epoch(setup, epoch)
+    proof = prove(setup, epoch)
+    epoch.keeper = None  # its memory is free for the next epoch
     setup.progress.begin(f"the test of epoch {number}")
-    store, step, tested = setup.job.test_store, setup.step, None
+    store, step = setup.job.test_store, setup.step
     if store is not None and isinstance(step, CpuStep) and setup.trainer.leads:
         with setup.outside_limit():
-            tested = accuracy(step, setup.augment, store, after_batch=setup.progress.batch)
-    return Epoch(
-        number=number,
-        started_utc=started_utc,
-        cache=measured.cache,
-        measured=measured,
-        proof=proof,
-        accuracy=tested,
-        held_out_score=held_out_score(setup),
-    )
+            epoch.accuracy = accuracy(step, setup.augment, store, after_batch=setup.progress.batch)
+    epoch.held_out_score = held_out_score(setup)
+    return epoch, proof
 
 
 @contextlib.contextmanager

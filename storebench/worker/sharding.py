@@ -3,14 +3,13 @@
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from storebench.formats.base import Indices
 from storebench.loading.batch import EpochPlan
 from storebench.loading.order import pass_orders
-from storebench.ranks.membership import dealt, global_sizes, shard_of
+from storebench.ranks.membership import dealt
 from storebench.ranks.trainers import Trainer, TrainerSamples, parts_of, seed_of
 from storebench.record.schema import Cell
 from storebench.settings.words import Share
@@ -28,17 +27,16 @@ class Sampling:
     native: Callable[[int], list[Indices]] | None = None  # orders of the passes, where the reader has its own
 
     def batches(self, epoch: int) -> list[Indices]:
-        rank, ranks = self.trainer.rank, self.trainer.ranks
-        shards = (shard_of(order, rank=rank, ranks=ranks, **self._dealing) for order in self._orders(epoch))
-        return [batch for shard in shards for batch in shard]
+        trainer = self.trainer
+        return [
+            pieces[trainer.rank]
+            for order in self._orders(epoch)
+            for pieces in self._dealt(order, trainer.ranks)
+        ]
 
     def plan(self, epoch: int, batches: list[Indices]) -> EpochPlan:
         """Return the plan of an epoch for this rank's `batches` of it."""
-        everyone = (
-            pieces
-            for order in self._orders(epoch)
-            for pieces in dealt(order, ranks=self.ranks, **self._dealing)
-        )
+        everyone = (pieces for order in self._orders(epoch) for pieces in self._dealt(order, self.ranks))
         shares = self.cell.share is Share.STORE
         return EpochPlan(epoch=epoch, batches=batches, everyone=everyone if shares else None)
 
@@ -52,7 +50,8 @@ class Sampling:
 
     def global_sizes(self) -> list[int]:
         """Return the number of samples in each step of an epoch, over all ranks of the trainer."""
-        sizes = global_sizes(self.samples, ranks=self.trainer.ranks, **self._dealing)
+        order = np.arange(self.samples)
+        sizes = [sum(map(len, pieces)) for pieces in self._dealt(order, self.trainer.ranks)]
         return sizes * (self.cell.passes or 1)
 
     @property
@@ -87,10 +86,6 @@ class Sampling:
         for order in orders:
             yield self.parts[number].training[order] if self.parts else order
 
-    @property
-    def _dealing(self) -> dict[str, Any]:
-        return {
-            "batch_size": self.cell.batch_size,
-            "pad": self.cell.pad,
-            "max_steps": self.cell.max_steps,
-        }
+    def _dealt(self, order: Indices, ranks: int) -> Iterator[list[Indices]]:
+        cell = self.cell
+        return dealt(order, ranks=ranks, batch_size=cell.batch_size, pad=cell.pad, max_steps=cell.max_steps)

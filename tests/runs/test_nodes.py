@@ -154,7 +154,7 @@ def test_two_nodes_make_one_run(bench: Bench, tmp_path: Path, port: int) -> None
     coverage = records[2].coverage
     assert coverage is not None
     assert coverage.complete
-    assert not (tmp_path / "run1").exists(), "the first node keeps the records"
+    assert not (tmp_path / "run1" / RECORDS_NAME).exists(), "the first node keeps the records"
 
 
 def test_a_rank_that_is_killed_on_another_node_is_named(bench: Bench, tmp_path: Path, port: int) -> None:

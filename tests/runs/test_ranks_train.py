@@ -18,7 +18,7 @@ from storebench.loading.loader import ProcessLoader
 from storebench.ranks import communication as exposed
 from storebench.ranks.communication import Communication
 from storebench.ranks.group import Group
-from storebench.ranks.membership import shard_of
+from storebench.ranks.membership import dealt
 from storebench.record.merging import ideal_ring_s
 from storebench.record.schema import CacheVerdict, Cell, LinkKind, Record
 from storebench.record.steps import step_ends
@@ -293,10 +293,10 @@ def test_the_wait_for_the_slowest_rank_is_apart_from_communication(bench: Bench,
 def test_shards_that_overlap_fail_the_job(
     bench: Bench, run_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def first_shard(order: Indices, *, rank: int, **more: Any) -> list[Indices]:
-        return shard_of(order, rank=0, **more)
+    def first_shard(order: Indices, *, ranks: int, **more: Any) -> Iterator[list[Indices]]:
+        return ([pieces[0]] * ranks for pieces in dealt(order, ranks=ranks, **more))
 
-    monkeypatch.setattr(sampling, "shard_of", first_shard)
+    monkeypatch.setattr(sampling, "dealt", first_shard)
     found = trained(cell_of("lmdb"), bench, run_folder)
     assert found.record.failed
     assert found.record.failure is not None

@@ -18,7 +18,7 @@ from storebench.loading.batch import LOOP_WORKER, LoadedBatch, Spans
 from storebench.ranks.communication import Communication, communication
 from storebench.ranks.data_parallel import Exchanging, RankStep, make_rank_step
 from storebench.ranks.group import Group
-from storebench.ranks.membership import global_sizes, shard_of
+from storebench.ranks.membership import dealt
 from storebench.settings.words import Compute, Sync
 from storebench.training.models import MODELS
 from storebench.training.steps import CpuStep, make_step, warm_up
@@ -83,12 +83,9 @@ def rank_step(model: str, sync: Sync) -> RankStep:
 def one_rank(group: Group, *, model: str, count: int, sync: Sync) -> Trained:
     """Train in one rank of a group."""
     me, step = group.membership, rank_step(model, sync)
-    step.begin(global_sizes(count, ranks=me.ranks, batch_size=BATCH))
-    return trained(
-        step,
-        SHAPES[model],
-        shard_of(np.arange(count), rank=me.rank, ranks=me.ranks, batch_size=BATCH),
-    )
+    steps = list(dealt(np.arange(count), ranks=me.ranks, batch_size=BATCH))
+    step.begin([sum(map(len, pieces)) for pieces in steps])
+    return trained(step, SHAPES[model], [pieces[me.rank] for pieces in steps])
 
 
 def together(model: str, ranks: int, count: int, sync: Sync) -> list[Trained]:
@@ -119,8 +116,7 @@ def test_ranks_train_as_one_process_with_the_global_batch(
         5 * ranks * BATCH + last
     )  # the last batch does not divide, and leaves some ranks of 3 and 4 without a sample
     whole = alone(model, count, ranks * BATCH)
-    sizes = global_sizes(count, ranks=ranks, batch_size=BATCH)
-    assert sizes[-1] == last
+    sizes = [ranks * BATCH] * 5 + [last]
     assert_equal(together(model, ranks, count, sync), whole, sizes, model)
 
 

@@ -10,7 +10,8 @@ from storebench.formats.base import Indices
 from storebench.loading.order import epoch_order
 from storebench.ranks.data_store import NOBODY, Owners, block_owners, first_owners, transfer_of
 from storebench.ranks.membership import dealt
-from tests.support.drawn_deals import batches_drawn, counts, ranks_drawn
+
+counts, ranks_drawn, batches_drawn = st.integers(1, 200), st.integers(1, 9), st.integers(1, 20)
 
 
 def steps_of(

@@ -6,25 +6,22 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given
+from hypothesis import strategies as st
 from torch.utils.data import DistributedSampler
 
 from storebench.formats.base import Indices
 from storebench.loading.order import epoch_order, split_batches
-from storebench.ranks.membership import global_sizes, shard_of
-from tests.support.drawn_deals import any_deal, batches_drawn, counts, ranks_drawn
+from storebench.ranks.membership import dealt
 
 RANKS = (1, 2, 3, 4)
 COUNTS = (1, 2, 3, 5, 7, 12, 24, 25, 31, 47)
 BATCH = 3
+counts, ranks_drawn, batches_drawn = st.integers(1, 200), st.integers(1, 9), st.integers(1, 20)
 
 
-def shards(
-    order: Indices, ranks: int, batch_size: int = BATCH, *, pad: bool = False, max_steps: int | None = None
-) -> list[list[Indices]]:
-    return [
-        shard_of(order, rank=rank, ranks=ranks, batch_size=batch_size, pad=pad, max_steps=max_steps)
-        for rank in range(ranks)
-    ]
+def shards(order: Indices, ranks: int, batch_size: int = BATCH, *, pad: bool = False) -> list[list[Indices]]:
+    steps = list(dealt(order, ranks=ranks, batch_size=batch_size, pad=pad))
+    return [[pieces[rank] for pieces in steps] for rank in range(ranks)]
 
 
 @pytest.mark.parametrize("count", COUNTS)
@@ -39,9 +36,11 @@ def test_together_ranks_serve_the_batches_of_one_process(ranks: int, count: int)
 @given(count=counts, ranks=ranks_drawn, batch_size=batches_drawn)
 def test_every_sample_is_on_one_rank_once(count: int, ranks: int, batch_size: int) -> None:
     order = epoch_order(count, seed=1, epoch=2)
-    dealt = shards(order, ranks, batch_size)
-    assert sorted(np.concatenate([batch for rank in dealt for batch in rank]).tolist()) == list(range(count))
-    sizes = np.array([[len(batch) for batch in rank] for rank in dealt])
+    by_rank = shards(order, ranks, batch_size)
+    assert sorted(np.concatenate([batch for rank in by_rank for batch in rank]).tolist()) == list(
+        range(count)
+    )
+    sizes = np.array([[len(batch) for batch in rank] for rank in by_rank])
     assert sizes.max() <= batch_size
     assert (sizes.max(axis=0) - sizes.min(axis=0)).max() <= 1
     assert (sizes[:, :-1] == batch_size).all()
@@ -55,19 +54,10 @@ def test_padding_repeats_what_distributed_sampler_repeats(ranks: int, count: int
     theirs: list[list[int]] = [
         list(DistributedSampler(data, num_replicas=ranks, rank=rank, shuffle=False)) for rank in range(ranks)
     ]
-    dealt = shards(order, ranks, pad=True)
-    assert {sum(map(len, rank)) for rank in dealt} == {len(theirs[0])}
-    for number, step in enumerate(zip(*dealt, strict=True)):
+    by_rank = shards(order, ranks, pad=True)
+    assert {sum(map(len, rank)) for rank in by_rank} == {len(theirs[0])}
+    for number, step in enumerate(zip(*by_rank, strict=True)):
         cut = slice(number * BATCH, (number + 1) * BATCH)
         assert len({len(batch) for batch in step}) == 1
         expected = Counter(int(order[place]) for rank in theirs for place in rank[cut])
         assert Counter(np.concatenate(step).tolist()) == expected
-
-
-@any_deal
-def test_the_size_of_a_step_is_known_without_the_order(
-    count: int, ranks: int, batch_size: int, most: int | None, *, pad: bool
-) -> None:
-    dealt = shards(np.arange(count), ranks, batch_size, pad=pad, max_steps=most)
-    sizes = global_sizes(count, ranks=ranks, batch_size=batch_size, pad=pad, max_steps=most)
-    assert sizes == [sum(map(len, step)) for step in zip(*dealt, strict=True)]
