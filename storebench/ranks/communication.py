@@ -4,7 +4,7 @@ import functools
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -14,28 +14,6 @@ from storebench.ranks.group import Group
 from storebench.record.schema import LinkKind
 from storebench.settings.words import Sync
 from storebench.training.steps import Step
-
-
-@dataclass(frozen=True, kw_only=True)
-class Link:
-    """The link between ranks while each sends to the next one and receives from the previous one."""
-
-    kind: LinkKind
-    bytes_per_s: float
-    latency_s: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Communication:
-    """The cost of communication of a job; None for what it does not have."""
-
-    barrier_s: float | None = None
-    gradient_bytes: int | None = None
-    exposed_s: float | None = None
-    step_s: float | None = None
-    pairs: int = 0
-    link: Link | None = None
-
 
 # Time for messages of the chosen size; `FEWEST_MESSAGES` are sent even if they take longer.
 BUDGET_S = 0.2
@@ -54,11 +32,14 @@ _SMALL_BYTES = 8
 _SMALL_TRIALS, _SMALL_IN_A_ROW = 5, 20
 
 
-def measure_link(step: Step, group: Group) -> Link | None:
-    """Measure the link between the ranks. All ranks call it together, before anything is timed."""
+def measure_link(step: Step, group: Group) -> dict[str, Any]:
+    """Return the fields of `JobFacts` about the link between the ranks; empty if the step exchanges nothing.
+
+    All ranks call it together, before anything is timed. Each sends to the next one and receives from the previous one.
+    """
     device = step.device if isinstance(step, RankStep) else torch.device("cpu")
     if not isinstance(step, Exchanging):
-        return None
+        return {}
     message_s = functools.partial(_message_s, group, device)
     message_s(_SMALL_BYTES)  # connects neighbours
     small = [message_s(_SMALL_BYTES, _SMALL_IN_A_ROW) for _ in range(_SMALL_TRIALS)]
@@ -69,7 +50,8 @@ def measure_link(step: Step, group: Group) -> Link | None:
     kind = LinkKind.LOOPBACK if device.type == "cpu" else LinkKind.DEVICES
     if len(set(group.exchange(group.membership.node))) > 1:
         kind = LinkKind.NETWORK
-    return Link(kind=kind, bytes_per_s=size / statistics.median(large), latency_s=statistics.median(small))
+    bytes_per_s, latency_s = size / statistics.median(large), statistics.median(small)
+    return {"link": kind, "link_bytes_per_s": bytes_per_s, "link_latency_s": latency_s}
 
 
 def long_enough(message_s: Callable[[int], float]) -> tuple[int, float]:
@@ -110,8 +92,8 @@ MOST_PAIRS = 40
 PAIRS_BUDGET_S = 1.5
 
 
-def communication(step: Step, group: Group, batch_size: int) -> Communication | None:
-    """Measure the cost of communication; every rank calls it at the same time."""
+def communication(step: Step, group: Group, batch_size: int) -> dict[str, Any]:
+    """Return the fields of `JobFacts` about the cost of communication on rank 0; every rank calls it at the same time."""
     barriers_s = []
     for _ in range(_UNTIMED + BARRIERS):
         start = time.perf_counter()
@@ -120,18 +102,21 @@ def communication(step: Step, group: Group, batch_size: int) -> Communication | 
     pairs = _pairs(step, group, batch_size) if isinstance(step, Exchanging) else []
     measured = group.gather(pairs)
     if measured is None:
-        return None
+        return {}
     slowest = [
         (max(times[0] for times in by_rank), max(times[1] for times in by_rank))
         for by_rank in zip(*measured, strict=True)
     ]
-    return Communication(
-        barrier_s=statistics.median(barriers_s[_UNTIMED:]),
-        gradient_bytes=step.gradient_bytes if isinstance(step, Exchanging) else None,
-        exposed_s=statistics.median(synced - without for synced, without in slowest) if slowest else None,
-        step_s=statistics.median(without for _, without in slowest) if slowest else None,
-        pairs=len(slowest),
-    )
+    facts: dict[str, Any] = {
+        "barrier_s": statistics.median(barriers_s[_UNTIMED:]),
+        "exposed_pairs": len(slowest),
+    }
+    if isinstance(step, Exchanging):
+        facts["gradient_bytes"] = step.gradient_bytes
+    if slowest:
+        facts["exposed_communication_s"] = statistics.median(synced - without for synced, without in slowest)
+        facts["step_without_sync_s"] = statistics.median(without for _, without in slowest)
+    return facts
 
 
 def _pairs(step: Exchanging, group: Group, batch_size: int) -> list[tuple[float, float]]:

@@ -120,7 +120,7 @@ def blame(folder: Path, team: Team, exits: Mapping[int, int]) -> None:
     write_failure(folder, None, f"rank {rank} on node {team.node}: {told.pop('failure')}", **told)
 
 
-class StallWatch:
+class RankWatch:
     """Watch the progress of a job's ranks on this node."""
 
     def __init__(
@@ -130,6 +130,22 @@ class StallWatch:
         self.positions = [Position(rank) for rank in team.here]
         self._since_s = clock()
         self.blamed: list[Position] = []
+
+    def wait(self, process: subprocess.Popen[Any], timeout_s: float, tell: Tell = tell_nobody) -> JobEnding:
+        """Return the ending of the job, or the reason to end it."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() <= deadline:
+            try:
+                code = process.wait(_LOOK_EVERY_S)
+            except subprocess.TimeoutExpired:
+                stalled = self.failure()
+                tell(self.positions)
+                if stalled is not None:
+                    order = self.blamed[0].order
+                    return JobEnding(code=None, failure=stalled, see_log=True, position=order)
+            else:
+                return JobEnding(code=code, **(read_failure(self._folder, None) if code else {}))
+        return JobEnding(code=None)
 
     def failure(self) -> str | None:
         """Return the line that names the ranks that all others wait for; None while any makes progress."""
@@ -162,31 +178,6 @@ def _is_stopped(pid: int) -> bool:
     """Whether a process is stopped, by a signal or a debugger."""
     stat = read_text(f"/proc/{pid}/stat") if pid else None
     return stat is not None and stat.rpartition(")")[2].split()[0] in {"T", "t"}
-
-
-class RankWatch:
-    def __init__(
-        self, folder: Path, team: Team, *, stall_s: float, timeout_s: float, tell: Tell = tell_nobody
-    ) -> None:
-        folder.mkdir()
-        self._folder, self._tell = folder, tell
-        self._stalls = StallWatch(folder, team, stall_s)
-        self._deadline = time.monotonic() + timeout_s
-
-    def wait(self, process: subprocess.Popen[Any]) -> JobEnding:
-        """Return the ending of the job, or the reason to end it."""
-        while time.monotonic() <= self._deadline:
-            try:
-                code = process.wait(_LOOK_EVERY_S)
-            except subprocess.TimeoutExpired:
-                stalled = self._stalls.failure()
-                self._tell(self._stalls.positions)
-                if stalled is not None:
-                    order = self._stalls.blamed[0].order
-                    return JobEnding(code=None, failure=stalled, see_log=True, position=order)
-            else:
-                return JobEnding(code=code, **(read_failure(self._folder, None) if code else {}))
-        return JobEnding(code=None)
 
 
 def collect_output(folder: Path, log: Path) -> None:

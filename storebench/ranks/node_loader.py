@@ -5,10 +5,10 @@ import dataclasses
 import itertools
 import os
 import pickle
-import queue
-import threading
 import uuid
+from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
 from multiprocessing.reduction import recv_handle, send_handle
@@ -204,7 +204,7 @@ class _Reader(_NodeMember):
     def __init__(self, job: LoadJob, lines: Sequence[Line], *, rows: int, has_thread: bool) -> None:
         super().__init__(job, lines, rows=rows)
         self._has_thread = has_thread
-        self._beside: _Beside | None = None
+        self._made: deque[Future[LoadedBatch | None]] = deque()
         worker = 0 if has_thread else LOOP_WORKER
         self._half = 0
         self._producer = Producer(
@@ -231,8 +231,7 @@ class _Reader(_NodeMember):
         full = dataclasses.replace(plan, batches=[indices for indices in whole if len(indices)])
         batches = self._serve(steps, iter(requests_of(full, 1)))
         if self._has_thread:
-            self._beside = _Beside(batches)
-            batches = self._beside.served()
+            batches = _beside(batches, self._made)
         yield from batches
 
     def _serve(
@@ -269,7 +268,7 @@ class _Reader(_NodeMember):
                 owed[guest] -= 1
 
     def close(self) -> ReaderReport:
-        if self._beside is not None and self._beside.thread.is_alive():
+        if any(not made.done() for made in self._made):
             # After an error elsewhere, the thread may still be reading. It ends with the process.
             return ReaderReport(pid=os.getpid(), open_ns=0)
         closed = self._producer.close()
@@ -305,29 +304,16 @@ class _Guest(_NodeMember):
         return ReaderReport(pid=os.getpid(), open_ns=0)
 
 
-class _Beside:
-    """A thread that makes the batches of an epoch beside the loop."""
-
-    def __init__(self, batches: Iterator[LoadedBatch]) -> None:
-        self._batches = batches
-        self._made: queue.SimpleQueue[LoadedBatch | BaseException | None] = queue.SimpleQueue()
-        self._room = threading.Semaphore(HALVES)
-        self.thread = threading.Thread(target=self._make, name="storebench-node-reader", daemon=True)
-
-    def served(self) -> Iterator[LoadedBatch]:
-        """Yield the batches. When the loop asks for the next one, it has finished with the previous one."""
-        self.thread.start()
-        while (item := self._made.get()) is not None:
-            if isinstance(item, BaseException):
-                raise item
-            yield item
-            self._room.release()
-        self.thread.join()
-
-    def _make(self) -> None:
-        try:
-            while self._room.acquire() and (batch := next(self._batches, None)) is not None:
-                self._made.put(batch)
-            self._made.put(None)
-        except BaseException as error:  # noqa: BLE001 - the loop raises it
-            self._made.put(error)
+def _beside(
+    batches: Iterator[LoadedBatch], made: "deque[Future[LoadedBatch | None]]"
+) -> Iterator[LoadedBatch]:
+    """Yield batches that a thread makes beside the loop; `made` holds those that it has to make or has made."""
+    thread = ThreadPoolExecutor(1, "storebench-node-reader")
+    made.extend(thread.submit(next, batches, None) for _ in range(HALVES))
+    while (batch := made[0].result()) is not None:
+        yield batch
+        # The loop has finished with this batch.
+        made.popleft()
+        made.append(thread.submit(next, batches, None))
+    made.clear()
+    thread.shutdown()

@@ -170,10 +170,11 @@ def _ending(
         return JobEnding(code=code)
     folder = scratch / RANKS_DIR
     team = Team(ranks=job.cell.ranks, nodes=job.nodes, node=job.node, rendezvous=job.rendezvous)
-    watch = RankWatch(folder, team, stall_s=job.stall_s, timeout_s=timeout_s, tell=tell)
+    folder.mkdir()
+    watch = RankWatch(folder, team, job.stall_s)
     command = agent_command(team, folder, program(str(path)))
     with started(command, scratch, log, around) as process:
-        ending = watch.wait(process)
+        ending = watch.wait(process, timeout_s, tell)
     collect_output(folder, log)
     return ending
 

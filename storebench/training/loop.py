@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from storebench.formats.base import Indices
 from storebench.loading.batch import LoadedBatch, Spans
@@ -10,8 +10,7 @@ from storebench.probes.batch_io import BatchIo
 from storebench.training.steps import Step
 
 
-@dataclass(frozen=True, slots=True)
-class StepTimes:
+class StepTimes(NamedTuple):
     """Times of one step, by ``time.perf_counter_ns``: batch requested, received, copied, device done."""
 
     asked_ns: int
@@ -35,29 +34,17 @@ def run_epoch(
 ) -> list[StepTimes]:
     """Train on every batch and return the times of each step."""
     clock = time.perf_counter_ns
-    rows: list[tuple[int, int, int, int, Spans, int, int, Indices, int, BatchIo | None]] = []
+    steps: list[StepTimes] = []
     while True:
         asked = clock()
         batch = next(batches, None)
         got = clock()
         if batch is None:
-            return [StepTimes(*row) for row in rows]
+            return steps
         step.copy(batch)
         step.compute()
         done = clock()
         resumed = clock() if keep(batch) else done
         copied = min(got + step.h2d_ns(), done)
-        rows.append(
-            (
-                asked,
-                got,
-                copied,
-                done,
-                batch.spans,
-                batch.worker,
-                batch.payload_bytes,
-                batch.indices,
-                resumed - done,
-                batch.io,
-            )
-        )
+        served = (batch.spans, batch.worker, batch.payload_bytes, batch.indices, resumed - done, batch.io)
+        steps.append(StepTimes(asked, got, copied, done, *served))

@@ -4,14 +4,17 @@ import contextlib
 import dataclasses
 import json
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from storebench.errors import EXIT_INTEGRITY, CellFailedError, StorebenchError, from_os_error
 from storebench.plain_text import name_of_text, text_of_name
+from storebench.probes.code import package_folder
 from storebench.ranks.launch import MOST_WAIT_S
-from storebench.record.schema import Cell
+from storebench.record.lines import record_to_dict
+from storebench.record.schema import Cell, Record
 from storebench.system.unexpected import summary
 from storebench.system.whole_files import EXIT_NOT_WRITTEN, write_message
 
@@ -68,6 +71,12 @@ def job_text(job: CellJob) -> str:
     return json.dumps(fields, default=lambda value: text_of_name(str(value)))
 
 
+def write_records(job: CellJob, records: Sequence[Record]) -> int:
+    """Write the answer of a job that succeeded, and return the exit code."""
+    answer = {"records": [record_to_dict(record) for record in records], "package": str(package_folder())}
+    return write_answer(job, answer, 0)
+
+
 def write_answer(job: CellJob, answer: dict[str, Any], exit_code: int) -> int:
     """Write the answer and return the exit code, or `EXIT_NOT_WRITTEN` if the answer cannot be written."""
     try:
@@ -77,17 +86,8 @@ def write_answer(job: CellJob, answer: dict[str, Any], exit_code: int) -> int:
     return exit_code
 
 
-@dataclass(frozen=True, kw_only=True)
-class FailedAnswer:
-    """Why a replicate failed."""
-
-    failure: str
-    exit_code: int
-    see_log: bool = False
-
-
-def failed_answer(job: CellJob, error: Exception) -> FailedAnswer:
-    """Return the failure of a job, and print the traceback of an unexpected error."""
+def failed_answer(job: CellJob, error: Exception) -> tuple[dict[str, Any], int]:
+    """Return why a job failed and its exit code, and print the traceback of an unexpected error."""
     if isinstance(error, MemoryError):
         less = "Use fewer workers, smaller batches or a smaller --size."
         error = CellFailedError("out of memory", hint=less)
@@ -97,5 +97,5 @@ def failed_answer(job: CellJob, error: Exception) -> FailedAnswer:
     if isinstance(error, OSError) and error.errno is not None:
         error = from_os_error(error, error.filename or job.run)
     if isinstance(error, StorebenchError):
-        return FailedAnswer(failure=str(error), exit_code=error.exit_code)
-    return FailedAnswer(failure=f"unexpected error: {summary(error)}", exit_code=EXIT_INTEGRITY, see_log=True)
+        return {"failure": str(error)}, error.exit_code
+    return {"failure": f"unexpected error: {summary(error)}", "see_log": True}, EXIT_INTEGRITY

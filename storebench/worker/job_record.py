@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from storebench.formats.reader import RequestTable
-from storebench.ranks.communication import Communication
 from storebench.ranks.trainers import Trainer
 from storebench.record.figures import epoch_record, with_cold_rates
 from storebench.record.lines import STEPS_DIR
@@ -41,9 +40,7 @@ from storebench.worker.setup import Setup
 from storebench.worker.tournament import trainers_facts
 
 
-def recorded(
-    setup: Setup, parts: Sequence[RankEpoch], cost: Communication | None, judge: Judge | None
-) -> Record:
+def recorded(setup: Setup, parts: Sequence[RankEpoch], cost: dict[str, Any], judge: Judge | None) -> Record:
     """Write the step table of an epoch and return its record."""
     part = parts[0] if len(parts) == 1 or judge is None else joined(setup, parts, cost, judge)
     logs = [rank.requests for rank in parts if rank.requests is not None]
@@ -69,7 +66,7 @@ def request_facts(rows: RequestTable) -> RequestFacts | None:
     )
 
 
-def joined(setup: Setup, parts: Sequence[RankEpoch], cost: Communication | None, judge: Judge) -> RankEpoch:
+def joined(setup: Setup, parts: Sequence[RankEpoch], cost: dict[str, Any], judge: Judge) -> RankEpoch:
     """Return the epoch of a job as one part: its steps, counters, proof and facts over all ranks."""
     first = parts[0]
     tables = [part.table for part in parts if part.table is not None]
@@ -160,7 +157,7 @@ def job_facts(
     parts: Sequence[RankEpoch],
     table: StepTable,
     proof: Proof,
-    cost: Communication | None,
+    cost: dict[str, Any],
     trainers: TrainersFacts | None,
 ) -> JobFacts:
     nodes = 1 + max(part.membership.node for part in parts)
@@ -168,7 +165,6 @@ def job_facts(
     ranks = _rank_facts(cell, parts, timed, one_clock=nodes == 1)
     rates, seconds = [rank.samples_per_s for rank in ranks], [rank.seconds for rank in ranks]
     waits = [rank.wait_for_slowest_s for rank in ranks if rank.wait_for_slowest_s is not None]
-    cost = cost or Communication()
     left_ns: dict[int, list[int]] = {}
     for part in parts:
         left_ns.setdefault(part.membership.node, []).append(part.barrier_ns)
@@ -190,29 +186,20 @@ def job_facts(
         unique_samples=proof.coverage.unique,
         total_samples=proof.coverage.served,
         duplicates=int(np.maximum(times - planned, 0).sum()),
-        barrier_s=cost.barrier_s,
-        gradient_bytes=cost.gradient_bytes,
-        exposed_communication_s=cost.exposed_s,
-        step_without_sync_s=cost.step_s,
-        exposed_pairs=cost.pairs,
-        **_link_facts(cost, len(parts) // cell.trainers),
+        **cost,
+        **_ring_facts(cost, len(parts) // cell.trainers),
         trainers=trainers,
     )
 
 
-def _link_facts(cost: Communication, ranks: int) -> dict[str, Any]:
-    """Return the fields of a job about the link between its ranks; empty if it was not measured."""
-    link, size = cost.link, cost.gradient_bytes
-    if link is None or size is None:
+def _ring_facts(cost: dict[str, Any], ranks: int) -> dict[str, Any]:
+    """Return the fields of a job that compare its communication with an ideal ring; empty without a measured link."""
+    if "link" not in cost:
         return {}
-    ring_s = ideal_ring_s(size, ranks, link.bytes_per_s, link.latency_s)
-    return {
-        "link": link.kind,
-        "link_bytes_per_s": link.bytes_per_s,
-        "link_latency_s": link.latency_s,
-        "ring_bound_s": ring_s,
-        "exposed_over_bound": cost.exposed_s / ring_s if ring_s and cost.exposed_s is not None else None,
-    }
+    ring_s = ideal_ring_s(cost["gradient_bytes"], ranks, cost["link_bytes_per_s"], cost["link_latency_s"])
+    exposed_s = cost.get("exposed_communication_s")
+    over = exposed_s / ring_s if ring_s and exposed_s is not None else None
+    return {"ring_bound_s": ring_s, "exposed_over_bound": over}
 
 
 def _rank_facts(

@@ -11,16 +11,14 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from storebench.errors import CellFailedError
-from storebench.probes.code import package_folder
 from storebench.probes.loop_mount import mount_image
 from storebench.ranks.group import Group, join, lost_another
 from storebench.ranks.heartbeat import RankProgress
 from storebench.ranks.launch import write_failure
 from storebench.ranks.membership import Membership, membership
-from storebench.record.lines import record_to_dict
 from storebench.record.schema import Record
 from storebench.system.processes import end_with_starter
-from storebench.worker.job import CellJob, failed_answer, write_answer
+from storebench.worker.job import CellJob, failed_answer, write_records
 from storebench.worker.setup import Setup, device_of
 
 # Seconds that producers may take to end before they are killed.
@@ -65,16 +63,11 @@ def run_rank(job: CellJob, folder: Path, replicate: Callable[[Setup], list[Recor
         group.close()
     except Exception as error:  # noqa: BLE001 - the last resort: the failure names it, the log holds the traceback
         # Nothing may be waited for that depends on other ranks.
-        failed = failed_answer(job, error)
-        lost = lost_another(error)
+        failed, code = failed_answer(job, error)
         with contextlib.suppress(OSError):
-            write_failure(folder, me.rank, failed.failure, see_log=failed.see_log, consequence=lost)
-        _leave(failed.exit_code)
-    code = 0
-    if me.leads:
-        answer = [record_to_dict(record) for record in records]
-        code = write_answer(job, {"records": answer, "package": str(package_folder())}, 0)
-    _leave(code)
+            write_failure(folder, me.rank, **failed, consequence=lost_another(error))
+        _leave(code)
+    _leave(write_records(job, records) if me.leads else 0)
 
 
 def _joined(job: CellJob, me: Membership, progress: RankProgress) -> Group:

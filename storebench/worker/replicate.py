@@ -7,17 +7,16 @@ import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from storebench.errors import StorebenchError
 from storebench.loading.loader import BatchLoader
 from storebench.loading.producer import ProcessSettings
 from storebench.probes.cgroup import MemoryGroup
-from storebench.probes.code import package_folder
 from storebench.probes.loop_mount import mount_image
 from storebench.ranks.group import Group
 from storebench.ranks.heartbeat import RankProgress
 from storebench.ranks.launch import RANKS_DIR
-from storebench.record.lines import record_to_dict
 from storebench.record.schema import CacheFacts, CacheVerdict, Ceilings, Record
 from storebench.settings.words import CacheState, ComputeKind
 from storebench.system.libc import keep_freed_memory
@@ -27,7 +26,7 @@ from storebench.worker.ceilings import measure_ceilings
 from storebench.worker.epoch import Epoch, timed_epoch
 from storebench.worker.epoch_proof import Proof, prove
 from storebench.worker.epoch_record import part_of, requests_in
-from storebench.worker.job import failed_answer, read_job, write_answer
+from storebench.worker.job import failed_answer, read_job, write_answer, write_records
 from storebench.worker.job_record import recorded
 from storebench.worker.rank import end_with_the_runner, run_rank
 from storebench.worker.setup import Setup
@@ -83,12 +82,12 @@ def _once_per_node(setup: Setup, prepare: Callable[[], CacheFacts | None]) -> Ca
 
 def run(setup: Setup, *, owns_process: bool = False) -> list[Record]:
     """Run every epoch of a replicate, write its step tables and return its records."""
-    link = None
+    cost: dict[str, Any] = {}
     if not setup.membership.alone:
         from storebench.ranks.communication import measure_link
 
         setup.progress.begin("the measurement of the link")
-        link = measure_link(setup.step, setup.group)
+        cost |= measure_link(setup.step, setup.group)
     at_open = before_opening(setup)
     setup.progress.begin("the opening of the store")
     settings = ProcessSettings.now()
@@ -98,12 +97,11 @@ def run(setup: Setup, *, owns_process: bool = False) -> list[Record]:
     with _closed_after_an_error(setup.loader):
         epochs = [_run_epoch(setup, number, at_open) for number in range(setup.cell.epochs)]
         settings.require_unchanged(setup.cell.backend.name)
-        cost = None
         if not setup.membership.alone and any(epoch.judge for epoch, _ in epochs):
             from storebench.ranks.communication import communication
 
             setup.progress.begin("the measurement of communication")
-            cost = communication(setup.step, setup.group, setup.cell.batch_size)
+            cost |= communication(setup.step, setup.group, setup.cell.batch_size)
     closed = setup.loader.close()
     if setup.limit is not None:
         setup.limit.leave()
@@ -120,7 +118,6 @@ def run(setup: Setup, *, owns_process: bool = False) -> list[Record]:
     by_rank = setup.group.gather(parts)
     if by_rank is None:
         return []
-    cost = None if cost is None else dataclasses.replace(cost, link=link)
     return [
         recorded(setup, parts, cost, epoch.judge) for (epoch, _), *parts in zip(epochs, *by_rank, strict=True)
     ]
@@ -178,10 +175,8 @@ def main(arguments: Sequence[str]) -> int:
             mount_image(job.image, job.store, job.cell.readahead_kib or 0)
         records = run(Setup.of(job, Group(RankProgress.create(path.parent, 0))), owns_process=True)
     except Exception as error:  # noqa: BLE001 - the last resort: the record names it, the log holds the traceback
-        failed = failed_answer(job, error)
-        return write_answer(job, dataclasses.asdict(failed), failed.exit_code)
+        return write_answer(job, *failed_answer(job, error))
     finally:
         if group is not None and os.getppid() != runner:
             group.disband()
-    answer = [record_to_dict(record) for record in records]
-    return write_answer(job, {"records": answer, "package": str(package_folder())}, 0)
+    return write_records(job, records)

@@ -16,7 +16,6 @@ from storebench.formats.base import Indices
 from storebench.loading.batch import EpochPlan, LoadedBatch
 from storebench.loading.loader import ProcessLoader
 from storebench.ranks import communication as exposed
-from storebench.ranks.communication import Communication
 from storebench.ranks.group import Group
 from storebench.ranks.membership import dealt
 from storebench.record.merging import ideal_ring_s
@@ -132,7 +131,7 @@ def clocked_at_barriers(group: Group, *, job: CellJob) -> tuple[list[Record], li
         barrier()
         spans.append((begin_s, time.perf_counter()))
 
-    def noted(*args: Any) -> Communication | None:
+    def noted(*args: Any) -> dict[str, Any]:
         first.append(len(spans))
         return measure(*args)
 

@@ -133,9 +133,10 @@ def run_agent(arguments: list[str], folder: Path) -> None:
 def run(
     folder: Path, fault: str, *, stall_s: float = 30, ranks: int = 2, tell: Tell = tell_nobody
 ) -> JobEnding:
-    watch = RankWatch(folder, Team(ranks=ranks), stall_s=stall_s, timeout_s=60, tell=tell)
+    folder.mkdir()
+    watch = RankWatch(folder, Team(ranks=ranks), stall_s)
     with started(folder, fault, ranks) as process:
-        ending = watch.wait(process)  # type: ignore[arg-type]
+        ending = watch.wait(process, 60, tell)  # type: ignore[arg-type]
         if ending.failure is not None:
             assert time.time() - (folder / "facts-1.json").stat().st_mtime < 10
         return ending

@@ -6,6 +6,7 @@
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,7 @@ import torch.distributed as dist
 
 from storebench.formats.base import Indices
 from storebench.loading.batch import LOOP_WORKER, LoadedBatch, Spans
-from storebench.ranks.communication import Communication, communication
+from storebench.ranks.communication import communication
 from storebench.ranks.data_parallel import Exchanging, RankStep, make_rank_step
 from storebench.ranks.group import Group
 from storebench.ranks.membership import dealt
@@ -149,7 +150,7 @@ def test_an_emulated_step_sleeps_and_meets_the_other_ranks() -> None:
 
 @pytest.mark.parametrize("sync", list(Sync))
 def test_measuring_communication_changes_nothing_that_is_learned(sync: Sync) -> None:
-    def work(group: Group) -> tuple[bool, bool, Communication | None]:
+    def work(group: Group) -> tuple[bool, bool, dict[str, Any]]:
         step = rank_step("tiny", sync)
         step.begin([2 * BATCH] * 2)
         step.copy(batch_of(SHAPES["tiny"], np.arange(BATCH) + BATCH * group.membership.rank))
@@ -165,8 +166,9 @@ def test_measuring_communication_changes_nothing_that_is_learned(sync: Sync) -> 
     assert kept
     assert others_kept
     assert random_kept
-    assert nothing is None
-    assert cost.barrier_s > 0
-    assert cost.gradient_bytes == 4 * sum(value.size for value in alone("tiny", 1, 1).weights.values())
-    assert (cost.pairs, cost.exposed_s is None) == ((0, True) if sync is Sync.NONE else (cost.pairs, False))
-    assert sync is Sync.NONE or (cost.pairs >= 5 and cost.step_s > 0)
+    assert nothing == {}
+    assert cost["barrier_s"] > 0
+    assert cost["gradient_bytes"] == 4 * sum(value.size for value in alone("tiny", 1, 1).weights.values())
+    exchanges = sync is not Sync.NONE
+    assert ("exposed_communication_s" in cost, cost["exposed_pairs"] >= 5) == (exchanges, exchanges)
+    assert cost.get("step_without_sync_s", 0) > 0 or not exchanges

@@ -15,7 +15,7 @@ from storebench.ranks.heartbeat import NO_PROGRESS, Position, RankProgress
 from storebench.ranks.launch import (
     START_PHASES,
     START_S,
-    StallWatch,
+    RankWatch,
     Team,
     blame,
     read_failure,
@@ -123,7 +123,7 @@ def test_a_rank_that_is_started_twice_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_rank_that_has_come_least_far_is_named(tmp_path: Path, clock: Clock) -> None:
-    watch = StallWatch(tmp_path, Team(ranks=2), 5, clock)
+    watch = RankWatch(tmp_path, Team(ranks=2), 5, clock)
     first, second = make_ranks(tmp_path)
     assert watch.failure() is None
     clock.now_s = 2.0
@@ -159,7 +159,7 @@ def waiting(*ranks: RankProgress) -> Iterator[None]:
 def test_a_rank_that_waits_for_another_is_not_to_blame(
     team: Team, waits: tuple[int, ...], blamed: str, tmp_path: Path, clock: Clock
 ) -> None:
-    watch = StallWatch(tmp_path, team, 5, clock)
+    watch = RankWatch(tmp_path, team, 5, clock)
     ranks = make_ranks(tmp_path)
     ranks[1].batch()  # further than the other
     ranks[0].batch()
@@ -172,7 +172,7 @@ def test_a_rank_that_waits_for_another_is_not_to_blame(
 
 
 def test_the_start_may_take_longer(tmp_path: Path, clock: Clock) -> None:
-    watch = StallWatch(tmp_path, Team(ranks=2), 5, clock)
+    watch = RankWatch(tmp_path, Team(ranks=2), 5, clock)
     clock.now_s = START_S - 1
     assert watch.failure() is None
     RankProgress.create(tmp_path, 0).begin("the rendezvous")
@@ -186,7 +186,7 @@ def test_a_stopped_process_is_named_first(tmp_path: Path, clock: Clock) -> None:
         try:
             process.send_signal(signal.SIGSTOP)
             wait_for(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
-            watch = StallWatch(tmp_path, Team(ranks=3), 5, clock)
+            watch = RankWatch(tmp_path, Team(ranks=3), 5, clock)
             make_ranks(tmp_path, 3, pids={1: process.pid})[1].batch()
             watch.failure()
             clock.now_s = 6
