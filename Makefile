@@ -51,7 +51,7 @@ setup-peers: setup ## Install formats, codecs and an object store of other proje
 	$(PIP_INSTALL) -e '.[peers,imagecodecs,s3]'
 
 data: setup ## Find the datasets, or download them; synthetic stand-ins replace missing ones
-	$(BIN)/storebench data fetch all --optional
+	-$(BIN)/storebench data fetch all
 	$(BIN)/storebench data list
 
 bench-all: data ## Train and load from every store, cold, in memory and larger than memory, and report (10 minutes on 2 cores)

@@ -217,10 +217,6 @@ def fetch(
         Path | None,
         typer.Option(help="Data folder for the files. [default: ./data, and only for missing files]"),
     ] = None,
-    optional: Annotated[
-        bool,
-        typer.Option("--optional", help="If fetching fails, say so and exit 0: a stand-in will be used."),
-    ] = False,
 ) -> None:
     """Fetch a dataset from its public mirrors.
 
@@ -239,8 +235,8 @@ def fetch(
                 _fetch_one(dataset, to)
             except StorebenchError as error:
                 failures.append(error)
-                say(f"{dataset}: {error}" + (" The synthetic stand-in will be used." if optional else ""))
-        if failures and not optional:
+                say(f"{dataset}: {error}")
+        if failures:
             raise typer.Exit(failures[0].exit_code)
 
 

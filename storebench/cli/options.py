@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from storebench.errors import StorebenchError, UsageError, from_os_error
+from storebench.errors import UsageError, from_os_error
 from storebench.filesystem import nearest_folder
 from storebench.settings.loop import SETTINGS
 from storebench.settings.rows import Setting
@@ -47,21 +47,17 @@ def require_devices(cells: Iterable["Cell"], *, nodes: int = 1) -> None:
 def refuse_places(backends: Sequence[str]) -> None:
     """Refuse folders and datasets where backends belong, and say where they belong."""
     from storebench.datasets.catalog import DATASETS
-    from storebench.formats.registry import parse_backend
+    from storebench.formats.registry import ALIASES, format_names
 
     for word in backends:
-        try:
-            if word not in DATASETS:
-                parse_backend(word)
-                continue
-        except StorebenchError:
-            if not os.path.isdir(word):  # noqa: PTH112 - Path raises where the text cannot be a path
-                continue
-        raise UsageError(
-            f"{'a dataset' if word in DATASETS else 'a folder'}, not a backend",
-            where=word,
-            hint=f"Write '--dataset {shlex.quote(word)}'; without a BACKEND, sensible ones are chosen.",
-        )
+        is_format = re.split(r"[+:?]", word)[0] in {*ALIASES, *format_names()}
+        # Path raises where the text cannot be a path.
+        if word in DATASETS or (os.path.isdir(word) and not is_format):  # noqa: PTH112
+            raise UsageError(
+                f"{'a dataset' if word in DATASETS else 'a folder'}, not a backend",
+                where=word,
+                hint=f"Write '--dataset {shlex.quote(word)}'; without a BACKEND, sensible ones are chosen.",
+            )
 
 
 def require_writable(folder: Path, option: str) -> None:

@@ -27,7 +27,7 @@ from storebench.analysis.ladder import ladders
 from storebench.analysis.panels import Panel, ordered, panels
 from storebench.analysis.roofline import Roofline, point_keys, rooflines
 from storebench.analysis.runs import steps_of
-from storebench.analysis.summary import CellSummary, varying_fields
+from storebench.analysis.summary import CellSummary, key_without, varying_fields
 from storebench.analysis.table import Table
 from storebench.record.schema import Environment
 from storebench.report.explorer import matrix
@@ -275,8 +275,7 @@ def _plots(
         ("workers", scaling.WORKERS, scaling.plot_workers, real),
         ("ranks", scaling.RANKS, scaling.plot_ranks, rated),
     ):
-        several = [cell for cell in alike if _alike(cell, alike, field)]
-        if several:
+        if several := _varied(alike, field):
             yield _plot(field, question, plot, several)
     jobs = [c for c in cells if c.usable and c.cell.compute.kind is not ComputeKind.NONE]
     if any(job.cell.ranks > 1 for job in jobs):
@@ -307,15 +306,11 @@ def _plot(name: str, question: str, plot: Any, cells: Sequence[CellSummary]) -> 
     return Plot(name=name, question=question, draw=functools.partial(plot, list(cells)))
 
 
-def _alike(cell: CellSummary, cells: Sequence[CellSummary], field: str) -> bool:
-    """Whether a cell was measured with another value of a field, too."""
-    fixed = {
-        name: value
-        for name, value in cell.fields.items()
-        if name not in (field, "epochs", "passes", "max_steps", "warmup_steps", "global_batch_size")
-    }
-    return any(
-        other.fields[field] != cell.fields[field]
-        and all(other.fields[name] == value for name, value in fixed.items())
-        for other in cells
-    )
+def _varied(cells: Sequence[CellSummary], field: str) -> list[CellSummary]:
+    """Return the cells that were measured with another value of a field, too."""
+    lengths = ("epochs", "passes", "max_steps", "warmup_steps", "global_batch_size")
+    keys = [key_without(cell, field, *lengths) for cell in cells]
+    values: dict[tuple[Any, ...], set[Any]] = {}
+    for cell, key in zip(cells, keys, strict=True):
+        values.setdefault(key, set()).add(cell.fields[field])
+    return [cell for cell, key in zip(cells, keys, strict=True) if len(values[key]) > 1]

@@ -152,14 +152,6 @@ def test_fetch_that_fails_says_what_to_put_where(cli: Cli, tmp_path: Path, name:
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_optional_fetching_never_fails_and_says_what_will_be_used(cli: Cli, tmp_path: Path) -> None:
-    done = cli(
-        "data", "fetch", "all", "--optional", env={**OFFLINE, "STOREBENCH_DATA": str(tmp_path / "nothing")}
-    )
-    assert done.returncode == 0
-    assert done.stderr.count("The synthetic stand-in will be used.") == 3
-
-
 def test_a_full_disk_leaves_no_part_of_a_file(
     server: Mirror, tmp_path: Path, largest_file: Callable[[int], AbstractContextManager[None]]
 ) -> None:

@@ -121,19 +121,6 @@ def test_the_page_fits_and_nothing_is_missing(width: int, text: str, tmp_path: P
     assert found["images"] >= 3
 
 
-def test_the_look_would_see_what_is_wrong(text: str, tmp_path: Path) -> None:
-    broken = text.replace(
-        "</main>",
-        '<div style="width: 3000px">x</div><img src="gone.png" alt="gone"><script>nothing.at.all</script></main>',
-        1,
-    )
-    assert broken != text
-    found = looked_at(broken, 400, tmp_path)
-    assert found["complaints"]
-    assert found["wide"]
-    assert found["lost"] == 1
-
-
 def clicked(text: str, folder: Path, steps: str, view: str = "", width: int = 1280) -> dict[str, Any]:
     """Open the page at a link, take steps in its matrix, and return what is seen."""
     found = looked_at(text, width, folder, f"{TOOLS}<script>{steps}; tell(seen());</script>", view)
