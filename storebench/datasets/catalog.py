@@ -103,7 +103,7 @@ def find_files(name: str, root: Path | None = None) -> DatasetFiles | None:
     entry = _ENTRIES[name]
     for place in search_roots(root):
         if sources := entry.find(place):
-            where = sources if isinstance(sources, Path) else sources[0].path
+            where = sources if isinstance(sources, Path) else sources.path
             return DatasetFiles(where=where, open=functools.partial(entry.open, sources))
     return None
 

@@ -76,27 +76,24 @@ class LayoutSource:
     def names(self, split: Split) -> list[str]:
         return [batch + _LAYOUTS[self.layout][1] for batch in _BATCHES[split]]
 
-    def batches(self, split: Split) -> int:
-        """Return the number of batches of a split that are here; an archive has all."""
-        names = self.names(split)
-        return len(names) if self.path.is_file() else sum((self.path / name).is_file() for name in names)
+    def is_here(self) -> bool:
+        """Whether a batch of any split is here; an archive has all."""
+        names = [name for split in _BATCHES for name in self.names(split)]
+        return self.path.is_file() or any((self.path / name).is_file() for name in names)
 
 
-def find(root: Path) -> list[LayoutSource]:
-    """Return a source of CIFAR-10 below the data folder `root` for each layout, folders before archives."""
+def find(root: Path) -> LayoutSource | None:
+    """Return the first source of CIFAR-10 below the data folder `root`: binary before Python, folders before archives."""
     sources = []
     parents = (root / "cifar10", root)
     for layout, (folder, *_) in _LAYOUTS.items():
         below = [parent / name for name in (folder, f"cifar-10-{layout}.tar.gz") for parent in parents]
-        places = [LayoutSource(layout=layout, path=path) for path in (*below[:2], *parents, *below[2:])]
-        sources += [place for place in places if any(map(place.batches, _BATCHES))][:1]
-    return sources
+        sources += [LayoutSource(layout=layout, path=path) for path in (*below[:2], *parents, *below[2:])]
+    return next(filter(LayoutSource.is_here, sources), None)
 
 
-def open_cifar10(sources: list[LayoutSource], split: Split, *_: object) -> Dataset:
-    """Open the source with the most batches of this split; of equal ones, the binary layout."""
-    best = max(sources, key=lambda source: source.batches(split))
-    return ArrayDataset("cifar10", split, functools.partial(_load, best, split))
+def open_cifar10(source: LayoutSource, split: Split, *_: object) -> Dataset:
+    return ArrayDataset("cifar10", split, functools.partial(_load, source, split))
 
 
 def _load(source: LayoutSource, split: Split) -> Arrays:

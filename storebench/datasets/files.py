@@ -47,7 +47,6 @@ def look_at(
     files: Sequence[tuple[str, int]],
     class_names: tuple[str, ...],
     provenance: Provenance,
-    own_side: int | None = None,
 ) -> FoundFiles:
     """Look at image files: their statuses, and the headers of those whose size matters."""
     paths = [path for path, _ in files]
@@ -61,14 +60,13 @@ def look_at(
     headers = images.probed_headers(start, len(paths))
     if any(header.deep for header in headers):
         provenance = provenance.noted(images.DEPTH_RULE)
-    shape = images.square(own_side) if own_side is not None else images.common_small_shape(start, len(paths))
     return FoundFiles(
         root=root,
         paths=paths,
         labels=np.array([label for _, label in files], dtype=np.int64),
         class_names=class_names,
         provenance=provenance,
-        own_shape=shape or images.square(None),
+        own_shape=images.common_small_shape(start, len(paths)) or images.square(None),
         sizes=images.sizes_of(headers),
         digest=digest,
         rows=rows,

@@ -184,8 +184,8 @@ def open_class_folders(
     image_size: int | None,
     listings: Listings | None = None,
 ) -> Dataset:
-    """Open class folders, sorted by class, then by file name, as 256 x 256 unless another size is asked for."""
-    scan = partial(_scan_classes, root, class_names, images.SIDE)
+    """Open class folders, sorted by class, then by file name."""
+    scan = partial(_scan_classes, root, class_names)
     files = found_files(root, ("classes", class_names), scan, listings)
     return FileDataset(name, split, files, image_size)
 
@@ -201,7 +201,7 @@ def _scan_split(path: Path, split: Split, seen: ScanSnapshot) -> FoundFiles:
             )
         others = ", ".join(f"{name}/" for name in splits.beside)
         note = f"beside the splits, {others} left out" if others else ""
-        return _scan_classes(splits.train or path, None, None, seen, note)
+        return _scan_classes(splits.train or path, None, seen, note)
     if splits.test is None:
         raise DataNotFoundError(
             "no test split: there are no class folders in train and one of val, test, validation",
@@ -209,15 +209,11 @@ def _scan_split(path: Path, split: Split, seen: ScanSnapshot) -> FoundFiles:
             hint="Put them there, or use the train split only.",
         )
     classes = None if splits.train is None else tuple(_images_by_class(splits.train, seen, []))
-    return _scan_classes(splits.test, classes, None, seen)
+    return _scan_classes(splits.test, classes, seen)
 
 
 def _scan_classes(
-    root: Path,
-    class_names: tuple[str, ...] | None,
-    own_side: int | None,
-    seen: ScanSnapshot,
-    note: str = "",
+    root: Path, class_names: tuple[str, ...] | None, seen: ScanSnapshot, note: str = ""
 ) -> FoundFiles:
     """Find the images of class folders, sorted by class, then by file name; see `open_class_folders`."""
     left_out: list[str] = []
@@ -246,7 +242,7 @@ def _scan_classes(
         *left_out,
     ]
     provenance = Provenance(origin=Origin.REAL, source="image files in a folder").noted(*notes)
-    return look_at(root, kept, classes, provenance, own_side)
+    return look_at(root, kept, classes, provenance)
 
 
 def _images_by_class(root: Path, seen: ScanSnapshot, notes: list[str]) -> dict[str, list[str]]:

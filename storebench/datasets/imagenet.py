@@ -8,8 +8,7 @@ import numpy as np
 from storebench.datasets import images
 from storebench.datasets.base import Dataset, DatasetInfo, Origin, Provenance
 from storebench.datasets.containers.base import ByteSpans, Classes, NamedFields
-from storebench.datasets.containers.dataset import ContainerImages
-from storebench.datasets.containers.scan import scanned
+from storebench.datasets.containers.dataset import ContainerImages, scanned
 from storebench.datasets.containers.tar import TarShards
 from storebench.datasets.folder import (
     TEST_FOLDERS,
@@ -67,7 +66,7 @@ def _open_train(folder: Path, image_size: int | None, listings: Listings | None)
         name=NAME,
         split=Split.TRAIN,
         count=len(container.classes.labels),
-        image_shape=images.square(None),
+        image_shape=container.shape,
         class_names=container.classes.names,
         provenance=Provenance(origin=Origin.REAL, source=path.name),
         fingerprint="",

@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import importlib.util
 from collections.abc import Iterable
-from importlib.metadata import EntryPoint
 from pathlib import Path
 
 from storebench.errors import UsageError
@@ -59,28 +58,11 @@ def plugin_facts(format_name: str) -> str:
     if not points:
         return ""
     point = points[-1]
-    sources = plugin_sources(point)
-    commit = str(checkout_of(*sources)) if sources else ""
-    digest = code_digest(*sources) if sources else NO_COMMIT
+    spec = importlib.util.find_spec(point.module.partition(".")[0])
+    commit, digest = "", NO_COMMIT
+    if spec is not None and spec.origin is not None:
+        file = Path(spec.origin).resolve()
+        source = file.parent if spec.submodule_search_locations else file
+        commit, digest = str(checkout_of(source)), code_digest(source)
     distribution = point.dist.name if point.dist is not None else point.module
     return f"{distribution} {commit or NO_COMMIT} {digest}"
-
-
-def plugin_sources(point: EntryPoint) -> tuple[Path, ...]:
-    """Return the top-level packages (folders) and modules (files) of the package that an entry point belongs to."""
-    listed = (point.dist.read_text("top_level.txt") or "").split() if point.dist is not None else []
-    names = sorted({point.module.partition(".")[0], *listed})
-    return tuple(path for name in names if (path := module_source(name)) is not None)
-
-
-def module_source(name: str) -> Path | None:
-    """Return the folder of a top-level package, or the file of a top-level module; None if it cannot be found."""
-    try:
-        spec = importlib.util.find_spec(name)
-    except (ImportError, ValueError):
-        return None
-    if spec is None:
-        return None
-    if spec.submodule_search_locations:
-        return Path(next(iter(spec.submodule_search_locations))).resolve()
-    return Path(spec.origin).resolve() if spec.origin and Path(spec.origin).is_file() else None

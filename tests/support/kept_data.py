@@ -71,12 +71,10 @@ def keep_real_data(set_attribute: Setter = setattr) -> None:
 def read_real_data() -> None:
     """Read both datasets now, as far as they are there: for a process that is copied before it reads anything."""
     root = os.environ.get(DATA_ENV)
-    folder = mnist.find(Path(root)) if root else None
-    places: list[tuple[Load, Path | LayoutSource]] = [(vars(mnist)["_load"], folder)] if folder else []
-    places += [(vars(cifar10)["_load"], source) for source in (cifar10.find(Path(root)) if root else [])]
-    for load, place in places:
-        for split in Split:
+    for module in (mnist, cifar10) if root else ():
+        place = module.find(Path(str(root)))
+        for split in Split if place else ():
             try:
-                load(place, split).digest()
+                vars(module)["_load"](place, split).digest()
             except StorebenchError:  # the command that needs it says so
                 continue

@@ -1,23 +1,71 @@
 """The datasets that serve the samples of a container: image files as they are, or pixels."""
 
+import functools
 from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
+from storebench.datasets import images
 from storebench.datasets.base import CONTAINER_PREFIX, Dataset, DatasetInfo, Image, Origin, Provenance
 from storebench.datasets.containers.base import Container, listed
 from storebench.datasets.containers.find import find_container
-from storebench.datasets.containers.scan import scanned
 from storebench.datasets.derived import ChosenSamples, Grown, places_in
 from storebench.datasets.files import ImageFiles, Originals
 from storebench.datasets.folder import ONE_CLASS
 from storebench.datasets.listing import Listings
-from storebench.datasets.sources import check_index, fingerprint
-from storebench.errors import UsageError
+from storebench.datasets.sources import check_index, files_digest, fingerprint, unreadable
+from storebench.errors import CorruptDataError, UsageError
 from storebench.plain_text import text_of_name
 from storebench.settings.words import Split
+from storebench.system.isolated import run_isolated
 from storebench.units import number_of
+
+_SCAN_VERSION = 11  # increased whenever a scan would find something else
+LIMIT_S, MEMORY_BYTES = 24 * 3600.0, 8 << 30
+
+
+def scanned(container: Container, listings: Listings | None) -> Container:
+    """Return the container with its samples, as it was kept or is found now."""
+    container.digest = files_digest(container.files)
+    identity = (container.kind, container.asked, container.digest, *container.files)
+    name = f"container-{fingerprint(_SCAN_VERSION, *identity)}"
+    kept: Container | None = None if listings is None else listings.get(name)
+    if kept is not None:
+        return kept
+    result = run_isolated(  # libraries may crash on a damaged file
+        functools.partial(_scanned, container),
+        doing=f"reading {container.kind}",
+        where=container.files[0],
+        limit_s=LIMIT_S,
+        memory_bytes=MEMORY_BYTES,
+    )
+    if listings is not None:
+        listings.keep(name, result)
+    return result
+
+
+def _scanned(container: Container) -> Container:
+    try:
+        container.scan()
+    except OSError as error:
+        raise unreadable(container.files[0], error) from error
+    count = len(container.classes.labels)
+    if not count:
+        raise CorruptDataError("holds no samples", where=container.files[0], hint="Name another file.")
+    first = container.read(0)
+    if not isinstance(first, bytes):
+        height, width, channels = first.shape
+        container.shape, container.are_files = (height, width, channels), False
+        return container
+
+    def start(index: int, most: int) -> bytes:
+        image = container.read(index)
+        return image[:most] if isinstance(image, bytes) else b""
+
+    container.sizes = images.sizes_of(images.probed_headers(start, count))
+    container.shape = images.common_small_shape(start, count) or images.square(None)
+    return container
 
 
 def open_container(

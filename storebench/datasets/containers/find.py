@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storebench.datasets.containers.base import Container, NamedFields
-from storebench.datasets.containers.crc32c import masked
+from storebench.datasets.containers.tfrecord import masked
 from storebench.datasets.folder import (
     TEST_FOLDERS,
     TRAIN_FOLDERS,

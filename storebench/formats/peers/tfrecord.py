@@ -5,9 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from storebench.datasets.containers.crc32c import masked
 from storebench.datasets.containers.protobuf import BYTES, messages
-from storebench.datasets.containers.tfrecord import records
+from storebench.datasets.containers.tfrecord import masked, records
 from storebench.errors import CorruptDataError
 from storebench.formats.base import FormatInfo, ReaderInfo, Traits
 from storebench.formats.common import damaged

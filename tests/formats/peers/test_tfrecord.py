@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storebench.datasets.containers.crc32c import masked
-from storebench.datasets.containers.tfrecord import records
+from storebench.datasets.containers.tfrecord import masked, records
 from storebench.errors import CorruptDataError
 from storebench.formats.peers.rows import ERRORS
 from storebench.formats.peers.tfrecord import image_of, pack_example, write_record

@@ -103,7 +103,7 @@ def test_a_container_is_scanned_once(
     spec = DatasetSpec(name=text if text.startswith("hf:") else f"container:{text}")
     first = open_dataset(spec, listings=Listings(tmp_path / "stores"))
     with monkeypatch.context() as patch:
-        patch.setattr("storebench.datasets.containers.scan.run_isolated", None)
+        patch.setattr("storebench.datasets.containers.dataset.run_isolated", None)
         again = open_dataset(spec, listings=Listings(tmp_path / "stores"))
     assert again.info == first.info
     assert [again.original(index) for index in range(len(again))] == samples
