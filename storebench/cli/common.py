@@ -148,7 +148,10 @@ def exit_codes() -> Iterator[None]:
         raise
     except Exception as error:  # noqa: BLE001 - the last resort: one line instead of a traceback
         _show_traceback()
+        from storebench.probes.environment import issue_line
+
         say(f"storebench: {unexpected_line(error)}")
+        say(f"To report it, paste this line and that file into an issue: {issue_line(error)}")
         raise typer.Exit(errors.EXIT_INTEGRITY) from None
 
 

@@ -281,7 +281,15 @@ def doctor(
 
         checks = checkup(path.resolve())
         if as_json:
-            put_json([dataclasses.asdict(check) for check in checks])
+            from storebench.probes.environment import environment, storebench_version
+
+            put_json(
+                {
+                    "storebench": storebench_version(),
+                    "environment": environment(path).match,
+                    "checks": [dataclasses.asdict(check) for check in checks],
+                }
+            )
             return
         width = max(len(check.name) for check in checks)
         for check in checks:

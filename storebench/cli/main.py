@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from storebench._version import __version__
 from storebench.cli.bench import bench, scenarios
 from storebench.cli.common import STORES_ENV, GroupedCommand, OneLineGroup, exit_codes, say
 from storebench.cli.listing import accelerators, data, doctor, formats
@@ -54,7 +53,9 @@ To see in CI whether a change makes a format slower:
 
 def _version(asked: bool) -> None:
     if asked:
-        typer.echo(f"storebench {__version__}")
+        from storebench.probes.environment import storebench_version
+
+        typer.echo(f"storebench {storebench_version()}")
         raise typer.Exit
 
 

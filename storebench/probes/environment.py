@@ -9,13 +9,15 @@ import platform
 import re
 import socket
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
+from storebench._version import __version__
 from storebench.errors import PLYVEL
 from storebench.probes import machine
 from storebench.probes.cgroup import memory_limit_bytes
-from storebench.probes.code import running_checkout
+from storebench.probes.code import package_folder, running_checkout
 from storebench.probes.machine import mount_of, scheduling
 from storebench.record.schema import Environment
 
@@ -104,6 +106,28 @@ def version_of(distribution: str) -> str | None:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def storebench_version() -> str:
+    """Return the version, with the commit of a checkout."""
+    commit, _, changed = str(running_checkout()).partition("+")
+    return " ".join(filter(None, [__version__, commit[:12] + (f"+{changed}" if changed else "")]))
+
+
+def issue_line(error: BaseException) -> str:
+    """Return what an issue about an error must name, and no path or argument of the user's."""
+    folder = str(package_folder())
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(folder)
+    ]
+    place = f" at storebench{frames[-1].filename.removeprefix(folder)}:{frames[-1].lineno}" if frames else ""
+    versions = [f"{name} {version_of(name)}" for name in ("torch", "numpy")]
+    system = (
+        f"Python {platform.python_version()}, {platform.system()} {platform.release()} {platform.machine()}"
+    )
+    return (
+        f"{type(error).__name__}{place}; storebench {storebench_version()}, {system}, {', '.join(versions)}"
+    )
 
 
 def _notes(store: Path | str) -> dict[str, Any]:

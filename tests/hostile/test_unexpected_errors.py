@@ -1,11 +1,14 @@
-"""A bug in a command is one line that names a file with the details."""
+"""A bug in a command is a line that names a file with the details, and one for an issue."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from storebench._version import __version__
 
 BOOM = """
 from storebench.cli.common import exit_codes
@@ -27,7 +30,7 @@ app(["boom"])
         ("bytes(1 << 60)", "MemoryError"),
     ],
 )
-def test_an_error_that_nobody_expected_is_one_line(tmp_path: Path, code: str, kind: str) -> None:
+def test_an_error_that_nobody_expected_is_two_lines(tmp_path: Path, code: str, kind: str) -> None:
     def boom(debug: str) -> subprocess.CompletedProcess[str]:
         env = {**os.environ, "TMPDIR": str(tmp_path), "STOREBENCH_DEBUG": debug}
         command = [sys.executable, "-c", BOOM.format(code)]
@@ -35,7 +38,11 @@ def test_an_error_that_nobody_expected_is_one_line(tmp_path: Path, code: str, ki
 
     done = boom("0")
     assert done.returncode == 5
-    [line] = done.stderr.splitlines()
+    line, report = done.stderr.splitlines()
+    assert re.search(
+        rf": {kind} at storebench/cli/common\.py:\d+; storebench {re.escape(__version__)}", report
+    )
+    assert str(tmp_path) not in report
     assert line.startswith(f"storebench: unexpected error: {kind}")
     details = Path(line.rpartition(" ")[2])
     assert details.parent == tmp_path

@@ -84,7 +84,7 @@ def test_without_a_compiler_it_installs_without_its_kernel(
         (environment_with(wheel, tmp_path / "environment"), "not built"),
     ):
         listed = json.loads(made.run("storebench", "doctor", "--json", cwd=tmp_path))
-        assert [check["found"] for check in listed if check["name"] == "compiled kernel"] == [found]
+        assert [check["found"] for check in listed["checks"] if check["name"] == "compiled kernel"] == [found]
 
 
 TRAINING = """

@@ -1,5 +1,6 @@
 """Help and the start of the command line: quick, complete, and no wider than a terminal."""
 
+import re
 import resource
 import subprocess
 import sys
@@ -56,7 +57,8 @@ def test_the_command_line_loads_no_heavy_library_to_start() -> None:
 def test_the_version_is_printed(cli: Cli) -> None:
     from storebench import __version__
 
-    assert cli("--version").stdout == f"storebench {__version__}\n"
+    text = cli("--version").stdout
+    assert re.fullmatch(rf"storebench {re.escape(__version__)}( [0-9a-f]{{12}}(\+changes)?)?\n", text)
 
 
 @pytest.mark.parametrize("name", ["", "data", *(name for name, _ in verbs())])

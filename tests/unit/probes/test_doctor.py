@@ -5,6 +5,8 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+
 from storebench.errors import PLYVEL
 from storebench.probes.machine import mount_of
 
@@ -24,7 +26,9 @@ def test_it_says_what_works_here_and_leaves_nothing_behind(cli: Cli, disk: Path)
 def test_json_lists_findings_with_advice_for_what_does_not_work(cli: Cli, shm: Path) -> None:
     done = cli("doctor", str(shm.parent), "--json")
     assert done.returncode == 0, done.stderr
-    checks = {check["name"]: check for check in json.loads(done.stdout)}
+    found = json.loads(done.stdout)
+    assert found["environment"]["libraries"]["numpy"] == np.__version__
+    checks = {check["name"]: check for check in found["checks"]}
     cold = checks["cold cells on tmpfs"]
     assert cold["state"] == "no"
     assert "cold cannot exist on tmpfs" in cold["found"]
