@@ -32,11 +32,8 @@ from storebench.errors import UsageError
 from storebench.settings.words import Split
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from storebench.analysis.table import Table
     from storebench.formats import Backend
-    from storebench.stores.convert import BuildOptions
     from storebench.stores.find import Store
     from storebench.stores.inspection import Inspection, Reads
 
@@ -51,10 +48,6 @@ def convert(
     ],
     dataset: DatasetOption = None,
     listed: ListOption = None,
-    source: Annotated[
-        Path | None,
-        typer.Option("--from", metavar="STORE", help="Convert this store instead of a dataset."),
-    ] = None,
     split: SplitOption = "train",
     size: SizeOption = None,
     limit: LimitOption = None,
@@ -86,9 +79,7 @@ def convert(
 ) -> None:
     """Write a dataset into stores, and read every sample back.
 
-    There is one store per BACKEND. An existing store of these samples is left unchanged. With --from, the samples are
-    read from another store, and the new one is written beside it, or into FOLDER-from-CODEC if its pixels are not those
-    of the dataset itself.
+    There is one store per BACKEND. An existing store of these samples is left unchanged.
     """
     with exit_codes():
         from storebench.datasets import open_dataset
@@ -99,8 +90,6 @@ def convert(
         from storebench.stores.convert import convert as convert_dataset
 
         writes_into(out or stores_dir())
-        if [dataset, listed, source].count(None) != 2:
-            raise UsageError("name the samples with exactly one of --dataset, --list and --from")
         if processes is not None and processes > MOST_PROCESSES:
             raise UsageError(
                 f"no more than {MOST_PROCESSES} processes encode, not {processes:,}", where="--processes"
@@ -117,8 +106,8 @@ def convert(
             progress=progress,
             say=say,
         )
-        choice = DatasetSpec(
-            name="",
+        spec = DatasetSpec(
+            name=dataset_named(dataset, listed),
             split=Split.of(split),
             size=size,
             limit=limit,
@@ -127,21 +116,9 @@ def convert(
             image_size=image_size,
             skip_unreadable=skip_unreadable,
         )
-        if source is not None:
-            if choice != DatasetSpec(name=""):
-                whole = dataclasses.asdict(DatasetSpec(name=""))
-                given = next(name for name, value in whole.items() if getattr(choice, name) != value)
-                option = f"--{given.replace('_', '-')}"
-                raise UsageError(
-                    f"{option} chooses samples of a dataset, but --from converts a whole store",
-                    hint=f"Leave out {option}.",
-                )
-            stores = _from_store(source, wanted, out, options)
-        else:
-            spec = dataclasses.replace(choice, name=dataset_named(dataset, listed))
-            place = out or stores_dir()
-            opened = open_dataset(spec, listings=listings_in(place), progress=progress)
-            stores = (convert_dataset(opened, spec, backend, place, options=options) for backend in wanted)
+        place = out or stores_dir()
+        opened = open_dataset(spec, listings=listings_in(place), progress=progress)
+        stores = (convert_dataset(opened, spec, backend, place, options=options) for backend in wanted)
         facts = []
         for store in stores:
             facts.append(_facts(store))
@@ -166,30 +143,6 @@ def _refuse_no_decode(wanted: "list[Backend]", skip_unreadable: bool) -> None:
         raise UsageError(
             "--skip-unreadable decodes every file", where="--no-decode", hint="Leave out one of the two."
         )
-
-
-def _from_store(
-    source: Path, wanted: "list[Backend]", out: Path | None, options: "BuildOptions"
-) -> "Iterator[Store]":
-    """Convert a store into others beside it, or into the folder of the same name in `out`."""
-    from storebench.codecs import any_size
-    from storebench.formats.registry import store_name_of
-    from storebench.stores.convert import convert_to
-    from storebench.stores.find import StoreSamples
-
-    samples = StoreSamples(source)
-    folder = source.resolve().parent
-    same, codec = folder if out is None else out / folder.name, samples.manifest.codec
-    for backend in wanted:
-        # Pixels that were lost, or are made of image files, are not those of the dataset itself.
-        keeps_pixels = samples.manifest.lossless and any_size(codec) <= any_size(backend.codec)
-        folder = same if keeps_pixels else same.with_name(f"{same.name}-from-{codec.replace(':', '')}")
-        if (folder / store_name_of(backend)).resolve() == source.resolve():
-            raise UsageError(
-                f"{store_name_of(backend)} is the store itself", where=source, hint="Name another backend."
-            )
-        yield convert_to(samples, backend, folder / store_name_of(backend), options=options)
-    samples.close()
 
 
 _PRINTED = (

@@ -144,9 +144,6 @@ class Dataset(ABC):
 
     in_memory: bool = False  # whether all images are in memory
     thread_safe: bool = False  # whether several threads may call `original` at the same time
-    decoded_before: bool = (
-        False  # whether `original` returns files that were decoded when their store was built
-    )
     _info: DatasetInfo
 
     @property

@@ -152,7 +152,7 @@ class Originals(Dataset):
         self._decode = decode
         self._info = info
         self.layout_note, self.skip_note = source.layout_note, source.skip_note
-        self.thread_safe, self.decoded_before = source.thread_safe, source.decoded_before
+        self.thread_safe = source.thread_safe
 
     def sample(self, index: int) -> tuple[Image, int]:
         raise NotImplementedError("image files are copied as they are")

@@ -30,7 +30,7 @@ from storebench.formats import Backend, get_format
 from storebench.formats.common import save_array
 from storebench.record.manifest import DIGESTS_NAME, MANIFEST_NAME, Manifest, StoreSpec
 from storebench.stores.encode import Encoder, encode
-from storebench.stores.find import Store, StoreSamples, measure_sizes, open_store, store_path
+from storebench.stores.find import Store, measure_sizes, open_store, store_path
 from storebench.stores.staging import new_folder, staged
 from storebench.stores.verify import verify_samples
 from storebench.system.progress import Advance, Progress, Say, mute, silent
@@ -109,8 +109,6 @@ def convert_to(
     except OSError as error:
         raise from_os_error(error, target) from error
     except (CorruptDataError, DataNotFoundError) as error:
-        if isinstance(source, StoreSamples):
-            raise
         raise counted(error, source, options.progress) from None
 
 
@@ -175,14 +173,10 @@ def _write(
 ) -> tuple[DigestTable, Manifest]:
     """Write the data files; return the digests of the samples, uint8 [n, 16], and the description."""
     codec = get_codec(backend.codec)
-    # A lossless conversion keeps the digests of its source, so it does not compute them.
-    source_digests = None
-    if isinstance(dataset, StoreSamples) and codec.lossless and dataset.original_info is None:
-        source_digests = dataset.digests
-    encoder = Encoder(dataset=dataset, codec=codec, digest=source_digests is None)
+    encoder = Encoder(dataset=dataset, codec=codec)
     spec = StoreSpec(dataset=dataset.info, format=backend.format, codec=backend.codec)
     storage_format = get_format(backend.format)
-    digests = np.empty((len(dataset), DIGEST_BYTES), np.uint8) if source_digests is None else source_digests
+    digests = np.empty((len(dataset), DIGEST_BYTES), np.uint8)
     payload_bytes = done = 0
     squared_error = 0.0
     started = time.perf_counter()
@@ -194,9 +188,8 @@ def _write(
             for payload, label in zip(chunk.payloads, chunk.labels, strict=True):
                 writer.append(payload, label)
                 payload_bytes += len(payload)
-            if source_digests is None:
-                rows = np.frombuffer(chunk.digests, np.uint8).reshape(-1, DIGEST_BYTES)
-                digests[done : done + len(rows)] = rows
+            rows = np.frombuffer(chunk.digests, np.uint8).reshape(-1, DIGEST_BYTES)
+            digests[done : done + len(rows)] = rows
             squared_error += chunk.squared_error
             done += len(chunk.labels)
             advance(done, len(dataset))
@@ -217,7 +210,7 @@ def _write(
         lossless=codec.lossless,
         psnr_db=psnr_db,
         build_s=build_s,
-        decoded=options.decode or not isinstance(dataset, Originals) or dataset.decoded_before,
+        decoded=options.decode or not isinstance(dataset, Originals),
         created_utc=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         storebench_version=__version__,
     )

@@ -39,7 +39,7 @@ TRANSFER_S_PER_BYTE = 2e-9
 class Chunk:
     payloads: list[bytes]  # the codec's output for each sample
     labels: list[int]  # the label of each sample
-    digests: bytes  # the 16-byte digests of the decoded payloads, joined; empty if they are already known
+    digests: bytes  # the 16-byte digests of the decoded payloads, joined
     squared_error: float = 0.0  # of the pixels of lossy payloads, summed over all
 
 
@@ -49,7 +49,6 @@ class Encoder:
 
     dataset: Dataset
     codec: Codec
-    digest: bool = True  # whether to compute digests; not needed if a lossless codec keeps known digests
 
     @property
     def in_threads(self) -> bool:
@@ -87,8 +86,6 @@ class Encoder:
             )
         label = self._checked_label(index, label)
         payload = self.codec.encode(image)
-        if not self.digest:
-            return payload, label, b"", 0.0
         if self.codec.lossless:
             return payload, label, sample_digest(image, label), 0.0
         self.codec.decode_into(payload, stored := np.empty_like(image))

@@ -1,4 +1,4 @@
-"""A store on disk: its path, its parts, whether it is complete, and its samples as a dataset."""
+"""A store on disk: its path, its parts, and whether it is complete."""
 
 import dataclasses
 import functools
@@ -6,17 +6,15 @@ import os
 import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 
 from storebench.codecs import any_size
-from storebench.datasets.base import Dataset, DatasetSpec, Image
-from storebench.datasets.images import checked
-from storebench.datasets.sources import check_index, fingerprint
+from storebench.datasets.base import DatasetSpec
 from storebench.digests import DIGEST_BYTES, DigestTable, set_digest
 from storebench.errors import CorruptStoreError
-from storebench.formats import Backend, Format, Reader, get_format
+from storebench.formats import Backend, Format, get_format
 from storebench.formats.common import load_array
 from storebench.formats.registry import store_name_of
 from storebench.record.manifest import CONVERT_AGAIN, DIGESTS_NAME, Manifest
@@ -86,48 +84,3 @@ def check_sizes(path: Path, manifest: Manifest) -> None:
     if file_bytes != manifest.file_bytes:
         what = f"the data files have {file_bytes:,} bytes, {manifest.file_bytes:,} were written"
         raise _damaged(what, where=path)
-
-
-class StoreSamples(Dataset):
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.manifest: Manifest = open_store(path).manifest
-        self._info = self.manifest.dataset
-        if not self.manifest.lossless and not any_size(
-            self.manifest.codec
-        ):  # its pixels are not the dataset's
-            digest = fingerprint("copied", self._info.fingerprint, self.manifest.codec)
-            self._info = dataclasses.replace(self._info, fingerprint=digest)
-        get_format(self.manifest.format).check_structure(path)
-        self._reader: Reader | None = None
-        self.original_info = self.manifest.dataset if any_size(self.manifest.codec) else None
-        self.decoded_before = self.manifest.decoded
-
-    @property
-    def digests(self) -> DigestTable:
-        return read_digest_table(self.path, self.manifest)
-
-    def sample(self, index: int) -> tuple[Image, int]:
-        return self._open()[index]
-
-    def original(self, index: int, *, decode: bool = True) -> tuple[bytes, int]:
-        check_index(index, self.manifest.count)
-        reader = self._open()
-        [payload] = reader.fetch(np.array([index], np.int64))
-        if decode and not self.decoded_before:
-            checked(payload, f"{self.path}: sample {index}")
-        return payload, int(reader.labels[index])
-
-    def _open(self) -> Reader:
-        """Return this process's reader, opened when it is first needed."""
-        if self._reader is None:
-            self._reader = get_format(self.manifest.format).auditor(self.path, self.manifest)
-        return self._reader
-
-    def close(self) -> None:
-        if self._reader is not None:
-            self._reader.close()
-            self._reader = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_reader": None}

@@ -75,7 +75,7 @@ def test_every_number_is_refused_in_one_line_with_its_option(value: str, words: 
         ("inspect", "missing argument 'PATH'. 'storebench inspect --help' explains it."),
         (
             "convert --wrong",
-            "--wrong (Possible options: --from, --json). 'storebench convert --help' explains it.",
+            "--wrong (Possible options: --json). 'storebench convert --help' explains it.",
         ),
         ("trace . there", "(there). 'storebench trace --help' explains it."),
         ("mesure", "'mesure'. 'storebench --help' lists all commands."),

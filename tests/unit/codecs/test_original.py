@@ -15,7 +15,7 @@ from storebench.digests import payload_digest, set_digest
 from storebench.errors import UsageError
 from storebench.formats import open_reader, parse_backend
 from storebench.stores.convert import convert
-from storebench.stores.find import Store, StoreSamples
+from storebench.stores.find import Store
 from storebench.stores.verify import verify_store
 from tests.support.photo_folders import photo, photo_file, write_photos
 
@@ -57,20 +57,6 @@ def test_every_container_holds_the_very_bytes_of_the_files(
     assert store.manifest.samples_digest == set_digest(map(payload_digest, contents, labels))
     assert not store.manifest.lossless
     assert verify_store(store.path).count == len(contents)
-
-
-def test_a_store_of_files_is_copied_into_other_containers(photos: Path, tmp_path: Path) -> None:
-    first = stored(photos, "lmdb+original", tmp_path)
-    source = StoreSamples(first.path)
-    second = convert(source, DatasetSpec(name="copy"), parse_backend("hdf5+original"), tmp_path)
-    raw = convert(source, DatasetSpec(name="copy"), parse_backend("lmdb"), tmp_path)
-    source.close()
-    assert second.manifest.samples_digest == first.manifest.samples_digest
-    assert verify_store(raw.path).count == 12
-    with open_reader(raw.path) as pixels, open_reader(first.path) as files:
-        np.testing.assert_array_equal(pixels[5][0], files[5][0])
-    with pytest.raises(UsageError, match="are no image files"):
-        convert(StoreSamples(raw.path), DatasetSpec(name="back"), parse_backend("original"), tmp_path)
 
 
 def test_all_image_sizes_share_one_store_of_files(photos: Path, tmp_path: Path) -> None:

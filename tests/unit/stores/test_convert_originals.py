@@ -3,10 +3,9 @@
 import dataclasses
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -65,15 +64,3 @@ def test_a_damaged_file_is_named_whichever_thread_met_it(photos: DatasetSpec, tm
         build(DatasetSpec(name=f"folder:{folder}"), tmp_path / "stores", BuildOptions(processes=3))
     assert not list((tmp_path / "stores").rglob("manifest.json"))
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("encoder")]
-
-
-@pytest.mark.parametrize("codec", ["original", "jpeg"])
-def test_pixels_that_are_not_those_of_the_dataset_are_stores_of_another_name(
-    codec: str, photos: DatasetSpec, cli: Callable[..., Any], tmp_path: Path
-) -> None:
-    assert cli("convert", f"lmdb+{codec}", "--dataset", photos.name, "--out", "stores").returncode == 0
-    [store] = (tmp_path / "stores").glob("*/lmdb+*")
-    for samples in (("--from", str(store)), ("--dataset", photos.name, "--out", "stores")):
-        done = cli("convert", "hdf5", *samples)
-        assert done.returncode == 0, done.stderr
-    assert len(list((tmp_path / "stores").glob("*/hdf5+raw"))) == 2

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from storebench.errors import DiskFullError, OutputError
+from storebench.errors import DiskFullError
 from storebench.formats import parse_backend
 from storebench.stores.convert import BuildOptions, Replace, convert
-from storebench.stores.find import Store, StoreSamples, open_store
+from storebench.stores.find import Store, open_store
 from storebench.stores.verify import verify_store
 from storebench.system.scratch import NODE, sweep
 from tests.support.small_datasets import SPEC, Gradients
@@ -112,10 +112,3 @@ def test_what_another_machine_builds_is_left_alone(old: Path) -> None:
         (old.parent / name).mkdir(mode=0o700)
     replace(old)
     assert beside(old) == [other]
-
-
-def test_a_copy_of_a_lossy_store_is_no_store_of_its_dataset(tmp_path: Path) -> None:
-    lossy = convert(OLD, SPEC, parse_backend("lmdb+jpeg"), tmp_path / "lossy")
-    convert(StoreSamples(lossy.path), SPEC, HDF5, tmp_path / "stores")
-    with pytest.raises(OutputError, match="the existing store has other samples"):
-        convert(OLD, SPEC, HDF5, tmp_path / "stores", options=BuildOptions(replace=Replace.NEVER))
