@@ -167,27 +167,18 @@ ONE_CLASS = "images"  # name of the only class of images that are in no class fo
 
 
 def open_folder(
-    path: Path, split: Split, image_size: int | None = None, listings: Listings | None = None
+    path: Path,
+    split: Split,
+    image_size: int | None = None,
+    listings: Listings | None = None,
+    *,
+    name: str = "",
 ) -> Dataset:
     """Open ``folder:PATH``: its train and val folders (see `find_splits`), else PATH as the train split."""
     if listings is not None and path.is_dir():
         listings.refuse_within(path)
     files = found_files(path, ("folder", split), partial(_scan_split, path, split), listings)
-    return FileDataset(FOLDER_PREFIX + text_of_name(str(path)), split, files, image_size)
-
-
-def open_class_folders(
-    name: str,
-    split: Split,
-    root: Path,
-    class_names: tuple[str, ...] | None,
-    image_size: int | None,
-    listings: Listings | None = None,
-) -> Dataset:
-    """Open class folders, sorted by class, then by file name."""
-    scan = partial(_scan_classes, root, class_names)
-    files = found_files(root, ("classes", class_names), scan, listings)
-    return FileDataset(name, split, files, image_size)
+    return FileDataset(name or FOLDER_PREFIX + text_of_name(str(path)), split, files, image_size)
 
 
 def _scan_split(path: Path, split: Split, seen: ScanSnapshot) -> FoundFiles:
@@ -215,7 +206,7 @@ def _scan_split(path: Path, split: Split, seen: ScanSnapshot) -> FoundFiles:
 def _scan_classes(
     root: Path, class_names: tuple[str, ...] | None, seen: ScanSnapshot, note: str = ""
 ) -> FoundFiles:
-    """Find the images of class folders, sorted by class, then by file name; see `open_class_folders`."""
+    """Find the images of class folders, sorted by class, then by file name."""
     left_out: list[str] = []
     by_class = _images_by_class(root, seen, left_out)
     classes = class_names or tuple(by_class)

@@ -10,15 +10,10 @@ from storebench.datasets.base import Dataset, DatasetInfo, Origin, Provenance
 from storebench.datasets.containers.base import ByteSpans, Classes, NamedFields
 from storebench.datasets.containers.dataset import ContainerImages, scanned
 from storebench.datasets.containers.tar import TarShards
-from storebench.datasets.folder import (
-    TEST_FOLDERS,
-    has_class_folders,
-    is_left_out,
-    open_class_folders,
-)
+from storebench.datasets.folder import TEST_FOLDERS, has_class_folders, is_left_out, open_folder
 from storebench.datasets.listing import Listings
 from storebench.datasets.sources import Member, members, open_source
-from storebench.errors import CorruptDataError, DataNotFoundError
+from storebench.errors import CorruptDataError
 from storebench.plain_text import text_of_name
 from storebench.settings.words import Split
 
@@ -38,28 +33,9 @@ def open_imagenet(
     folder: Path, split: Split, image_size: int | None = None, listings: Listings | None = None
 ) -> Dataset:
     """Open a split of ImageNet; "test" is its validation split."""
-    if split == Split.TRAIN:
-        return _open_train(folder, image_size, listings)
-    has_train = has_class_folders(folder / "train") or (folder / TRAIN_TAR).is_file()
-    classes = _open_train(folder, None, listings).info.class_names if has_train else None
-    for name in TEST_FOLDERS:
-        if has_class_folders(folder / name):
-            return open_class_folders(NAME, split, folder / name, classes, image_size, listings)
-    raise DataNotFoundError(
-        "ImageNet's validation split is not here", where=folder, hint="Put its class folders into val/."
-    )
-
-
-def _open_train(folder: Path, image_size: int | None, listings: Listings | None) -> Dataset:
-    if has_class_folders(folder / "train"):
-        return open_class_folders(NAME, Split.TRAIN, folder / "train", None, image_size, listings)
     path = folder / TRAIN_TAR
-    if not path.is_file():
-        raise DataNotFoundError(
-            "ImageNet's train split is not here",
-            where=folder,
-            hint=f"Put {TRAIN_TAR} there, or class folders in train/.",
-        )
+    if split == Split.TEST or not path.is_file() or has_class_folders(folder / "train"):
+        return open_folder(folder, split, image_size, listings, name=NAME)
     archive = TrainArchive("ImageNet's archive", [path.absolute()], NamedFields())
     container = scanned(archive, listings)
     info = DatasetInfo(

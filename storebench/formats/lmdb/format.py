@@ -1,16 +1,17 @@
 """The format: a memory-mapped B+-tree in one file, and its reader that shares memory."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
-from storebench.arrays import Indices, Pixels
-from storebench.codecs import any_size, get_codec
+from storebench.arrays import Pixels
+from storebench.codecs import any_size
 from storebench.errors import CorruptStoreError, UsageError
 from storebench.formats.base import Format, FormatInfo, ReaderInfo, Traits, Writer
-from storebench.formats.common import damaged, decode_sample
+from storebench.formats.common import damaged
 from storebench.formats.lmdb.direct import LmdbDirectOptions, LmdbDirectReader
 from storebench.formats.lmdb.get import LmdbGetReader, LmdbWriter
 from storebench.formats.lmdb.index import build_index, kept_index
@@ -33,43 +34,27 @@ class LmdbSharedReader(SharedPixelsReader):
         with LmdbDirectReader(store, manifest, direct) as source:
             self.labels = source.labels
             identity = f"lmm-{store_tag(store, manifest)}"
-            if any_size(manifest.codec):
-                offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(source.lengths, dtype=np.int64)])
-                self._share_files(identity, offsets, lambda content: _fill_files(content, offsets, source))
-            else:
-                self._share(identity, lambda pixels: _fill(pixels, source))
+            offsets = np.append(0, np.cumsum(source.lengths, dtype=np.int64))
+            fill = functools.partial(_fill, source, offsets)
+            self._share(identity, fill, offsets if any_size(manifest.codec) else None)
 
     @classmethod
     def index_files(cls, store: Path) -> list[Path]:
         return [path] if (path := kept_index(store)).is_file() else []
 
 
-def _planned(source: LmdbDirectReader) -> Iterator[Indices]:
-    """Yield the indices of the whole store in batches, which the reader was told before."""
+def _fill(source: LmdbDirectReader, offsets: Offsets, content: Pixels) -> None:
+    """Read the whole store into memory: decoded pixels, uint8 [N, H, W, C], or image files as they are, uint8 [bytes]."""
     count = source.manifest.count
     rows = max(1, (32 << 20) // source.manifest.dataset.image_bytes)
     batches = [np.arange(at, min(at + rows, count)) for at in range(0, count, rows)]
     source.plan(batches)
-    yield from batches
-
-
-def _fill_files(content: Pixels, offsets: Offsets, source: LmdbDirectReader) -> None:
-    """Copy the image files of the whole store into `content`, uint8 [bytes]."""
-    for batch in _planned(source):
+    for batch in batches:
+        if content.ndim > 1:
+            source.read_into(batch, content[batch[0] : batch[-1] + 1])
+            continue
         for number, payload in zip(batch.tolist(), source.fetch(batch), strict=True):
             content[offsets[number] : offsets[number + 1]] = np.frombuffer(payload, np.uint8)
-
-
-def _fill(pixels: Pixels, source: LmdbDirectReader) -> None:
-    """Read and decode the whole store into `pixels`, uint8 [N, H, W, C]."""
-    codec = get_codec(source.payload_codec)
-    for batch in _planned(source):
-        part = pixels[batch[0] : batch[-1] + 1]
-        if source.payload_codec == "raw":
-            source.fetch_into(batch, part)
-        else:
-            for number, payload, image in zip(batch.tolist(), source.fetch(batch), part, strict=True):
-                decode_sample(codec, payload, image, number, source.store / DATA_FILE)
 
 
 class LmdbFormat(Format):

@@ -103,11 +103,8 @@ class MemorySharedReader(SharedPixelsReader):
         super().__init__(store, manifest, options)
         self.labels = load_labels(store / LABELS_FILE, manifest.count)
         fill = functools.partial(read_packed, store, manifest)
-        if any_size(manifest.codec):
-            bounds = np.asarray(map_packed(store, manifest)[2])
-            self._share_files(store_tag(store, manifest), bounds, fill)
-        else:
-            self._share(store_tag(store, manifest), fill)
+        offsets = np.asarray(map_packed(store, manifest)[2]) if any_size(manifest.codec) else None
+        self._share(store_tag(store, manifest), fill, offsets)
 
 
 _HELD = Traits(holds_pixels=True)

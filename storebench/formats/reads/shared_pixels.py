@@ -123,19 +123,20 @@ def store_tag(store: Path, manifest: Manifest) -> str:
 
 
 class SharedPixelsReader(Reader):
-    """Gather from pixels in shared memory; a subclass calls `_share` or `_share_files` in its constructor."""
+    """Gather from pixels in shared memory; a subclass calls `_share` in its constructor."""
 
     _shared: SharedPixels
 
-    def _share(self, identity: str, fill: FillPixels) -> None:
-        """Attach to the array that `identity` names; in the first process that does so, `fill` writes all pixels."""
-        self._shared = SharedPixels(identity, (self.manifest.count, *self.image_shape), fill)
-        self.payload_codec = "raw"
+    def _share(self, identity: str, fill: FillPixels, offsets: Offsets | None = None) -> None:
+        """Attach to what `identity` names; in the first process that does so, `fill` writes it.
 
-    def _share_files(self, identity: str, offsets: Offsets, fill: FillPixels) -> None:
-        """Attach to the bytes of image files as they are; in the first process that does so, `fill` writes them."""
-        self._offsets: list[int] = offsets.tolist()
-        self._shared = SharedPixels(identity, (self._offsets[-1],), fill)
+        It is all pixels, or with `offsets` the bytes of image files as they are.
+        """
+        if offsets is None:
+            self.payload_codec, shape = "raw", (self.manifest.count, *self.image_shape)
+        else:
+            self._offsets: list[int] = offsets.tolist()
+        self._shared = SharedPixels(identity, shape if offsets is None else (self._offsets[-1],), fill)
 
     def _fetch(self, indices: Indices) -> list[bytes]:
         if self.payload_codec == "raw":
