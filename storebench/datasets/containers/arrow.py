@@ -87,14 +87,13 @@ class Rows(Container):
         return self._image(self._content(index), index)
 
     def read_many(self, indices: Sequence[int]) -> list[bytes | Image]:
-        return list(map(self._image, self.contents(indices), indices))
+        """Read forward, so that no piece is begun twice."""
+        images = {index: self.read(index) for index in sorted(indices)}
+        return [images[index] for index in indices]
 
     @abstractmethod
     def _content(self, index: int) -> Any:
         """Return the value of a row for its image, of any type."""
-
-    def contents(self, indices: Sequence[int]) -> list[Any]:
-        return [self._content(index) for index in indices]
 
     def files_of(self, indices: Iterable[int]) -> list[Path]:
         return list(dict.fromkeys(self._place(index)[0] for index in sorted(indices)))
@@ -133,24 +132,13 @@ class ParquetRows(Rows):
                 last.batch, last.begin = next(last.following), last.begin + len(last.batch)
             return content_of(last.batch.column(0)[row - last.begin])
 
-    def contents(self, indices: Sequence[int]) -> list[Any]:
-        """Read each row group that holds some of the samples once, one after the other."""
-        places = [self._place(index) for index in indices]
-        values: dict[tuple[Path, int, int], Any] = {}
-        for path, number in sorted({place[:2] for place in places}):
-            with reading(path):
-                group = self._file(path).read_row_group(number, [self.image], use_threads=False)
-                for place in (place for place in places if place[:2] == (path, number)):
-                    values[place] = content_of(group.column(0)[place[2]])
-        return [values[place] for place in places]
-
     def _file(self, path: Path) -> pq.ParquetFile:
         """Return an open file; each thread keeps a few."""
         files = self.last.__dict__.setdefault("files", {})
         if path not in files:
             if len(files) == OPEN_FILES:
                 files.pop(next(iter(files))).close()
-            files[path] = pq.ParquetFile(path, pre_buffer=False)
+            files[path] = pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False)
         file: pq.ParquetFile = files[path]
         return file
 
@@ -160,8 +148,8 @@ class ParquetRows(Rows):
             return file.schema_arrow, [group.num_rows for group in groups]
 
     def batches(self, path: Path, number: int, column: str) -> Iterator[pa.RecordBatch]:
-        with pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
-            yield from file.iter_batches(BATCH_ROWS, [number], columns=[column], use_threads=False)
+        file = self._file(path)
+        yield from file.iter_batches(BATCH_ROWS, [number], columns=[column], use_threads=False)
 
 
 class ArrowRows(Rows):

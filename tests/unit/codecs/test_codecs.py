@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as npst
 from PIL import Image as PilImage
 
 from storebench.codecs import get_codec
-from storebench.errors import CorruptDataError, MissingDependencyError, UsageError
+from storebench.errors import CorruptDataError, MissingDependencyError
 from storebench.formats import parse_backend
 from tests.support.codecs import ALL, LOSSLESS, LOSSY, installed
 from tests.support.thinning import examples
@@ -100,34 +100,6 @@ def test_a_file_of_another_kind_is_refused(name: str, other: str) -> None:
     PilImage.fromarray(np.zeros((8, 8), np.uint8)).save(buffer, other)
     with pytest.raises(CorruptDataError):
         decoded(name, buffer.getvalue(), (8, 8, 1))
-
-
-@pytest.mark.parametrize(
-    ("text", "name"),
-    [
-        ("lmdb+jpeg:90", "lmdb+jpeg"),
-        ("lmdb+jpeg:080", "lmdb+jpeg:80"),
-        ("lmdb+webp:direct:80", "lmdb+webp:80:direct"),
-    ],
-)
-def test_the_quality_is_a_part_of_the_codecs_name(text: str, name: str) -> None:
-    backend = parse_backend(text)
-    assert backend.name == name
-    assert parse_backend(name) == backend
-
-
-@pytest.mark.parametrize(
-    ("text", "what"),
-    [
-        ("lmdb+jpeg:0", "from 1 to 100, not '0'"),
-        ("lmdb+webp:" + "9" * 5000, "from 1 to 100, not '999"),
-        ("png:6", "png has no quality"),
-        ("lmdb+zstd:opencv", "zstd has no decoder to choose"),
-    ],
-)
-def test_an_impossible_quality_or_decoder_is_refused(text: str, what: str) -> None:
-    with pytest.raises(UsageError, match=what):
-        parse_backend(text)
 
 
 def test_a_codec_or_decoder_without_its_library_is_refused_with_what_installs_it(

@@ -8,7 +8,7 @@ import pytest
 
 from storebench.codecs import get_codec
 from storebench.codecs.decoders import DECODERS
-from storebench.errors import CorruptDataError, UnknownNameError
+from storebench.errors import CorruptDataError
 from storebench.formats import parse_backend
 from tests.support.photo_folders import KINDS, photo, photo_file
 
@@ -27,13 +27,6 @@ def other(request: pytest.FixtureRequest) -> str:
     """Return the name of a decoder whose library is installed."""
     pytest.importorskip(LIBRARIES[request.param], exc_type=ImportError)
     return str(request.param)
-
-
-def test_an_unknown_decoder_is_refused_with_those_that_exist() -> None:
-    with pytest.raises(UnknownNameError, match=r"Known: .*opencv, pillow, shared, simplejpeg"):
-        parse_backend("lmdb+png:turbo:direct")
-    with pytest.raises(UnknownNameError, match="Did you mean 'simplejpeg'"):
-        parse_backend("original:simplejpg")
 
 
 def test_a_library_has_decoded_before_its_first_sample(other: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -133,37 +133,3 @@ def test_a_reduced_scale_gives_nearly_the_same_image() -> None:
     difference = np.abs(whole.astype(int) - scaled.astype(int))
     assert difference.max() > 0
     assert difference.mean() < 4
-
-
-@pytest.mark.parametrize(
-    ("text", "name", "options"),
-    [
-        ("original", "original", ()),
-        ("files+original:pillow:threads", "original:threads", ()),
-        ("lmdb+original?scale=dct", "lmdb+original?scale=dct", (("scale", "dct"),)),
-        (
-            "lmdb+original:direct?scale=dct,window_mib=8",
-            "lmdb+original:direct?window_mib=8,scale=dct",
-            (("scale", "dct"),),
-        ),
-    ],
-)
-def test_a_backend_says_how_its_files_are_decoded(text: str, name: str, options: object) -> None:
-    backend = parse_backend(text)
-    assert (backend.name, backend.codec, backend.codec_options) == (name, "original", options)
-    assert parse_backend(backend.name) == backend
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("lmdb?scale=dct", "only images of any size are decoded at a reduced scale"),
-        ("lmdb+original?scale=half", "scale must be 'dct' or 'full'"),
-        ("lmdb:simplejpeg", "raw has no decoder to choose"),
-        ("png:simplejpeg", "simplejpeg does not decode PNG"),
-        ("lmdb+jpeg:direct:get", "cannot read"),
-    ],
-)
-def test_a_decoding_that_cannot_be_is_refused(text: str, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        parse_backend(text)

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from storebench.datasets import Dataset, DatasetSpec, open_dataset
-from storebench.errors import CorruptDataError, MissingDependencyError, StorebenchError
+from storebench.errors import CorruptDataError, MissingDependencyError, StorebenchError, UsageError
 from tests.support.container_files import example, mds, record, write_tar
 from tests.support.dataset_files import pixels
 from tests.support.foreign_files import datum, numbered, write_lmdb
@@ -51,6 +51,9 @@ def test_planes_of_caffe_are_blue_green_red_and_the_line_says_so(tmp_path: Path)
     dataset = opened(_planes(tmp_path / "colour", RAW[..., ::-1]))
     assert_images(dataset, RAW)
     assert "each Datum taken as blue, green, red" in dataset.layout_note
+    assert dataset.original_info is None
+    with pytest.raises(UsageError, match="pixels of one size"):
+        opened(tmp_path / "colour", image_size=64)
     grey = opened(_planes(tmp_path / "grey", RAW[..., :1]))
     assert_images(grey, RAW[..., :1])
     encoded = opened(write_lmdb(tmp_path / "encoded", numbered([datum(data=JPEG, label=1)])))

@@ -19,13 +19,12 @@ from storebench.datasets.listing import Listings
 from storebench.errors import (
     CorruptDataError,
     DataNotFoundError,
-    UsageError,
 )
 from storebench.settings.words import Split
 from tests.support import container_files
 from tests.support.container_files import WRITERS, Sample, example, field, record, write_tar
-from tests.support.dataset_files import digests, pixels
-from tests.support.foreign_files import datum, numbered, pickled, varint, write_lmdb
+from tests.support.dataset_files import digests
+from tests.support.foreign_files import numbered, pickled, varint, write_lmdb
 from tests.support.photo_folders import photo_file, write_photos
 
 Cli = Callable[..., Any]
@@ -130,49 +129,6 @@ def test_a_kept_scan_calls_nothing_and_is_not_used_for_other_files(
     assert [there.original(index) for index in range(len(there))] == samples
     WRITERS["tar"](tmp_path / "data", samples[:-1])
     assert len(open_dataset(spec, listings=listings)) == len(samples) - 1
-
-
-RAW = pixels(6, 20, 30, 3)
-
-
-def _h5(path: Path, array: np.ndarray, **options: Any) -> str:
-    with h5py.File(path, "w") as file:
-        file.create_dataset("images", data=array, **options)
-        file["labels"] = np.arange(len(array)).reshape(-1, 1)
-    return str(path)
-
-
-def _raw_datum(path: Path) -> str:
-    planar = RAW[..., ::-1].transpose(0, 3, 1, 2)  # blue first
-    values = [datum(data=one.tobytes(), label=at, shape=(3, 20, 30)) for at, one in enumerate(planar)]
-    write_lmdb(path, numbered(values))
-    return str(path)
-
-
-def _raw_example(path: Path) -> str:
-    sides = {"height": 20, "width": 30, "depth": 3}
-    examples_ = ({"image_raw": one.tobytes(), "label": at} | sides for at, one in enumerate(RAW))
-    path.write_bytes(b"".join(record(example(dict(one))) for one in examples_))
-    return str(path)
-
-
-PIXELS: dict[str, Write] = {
-    "HDF5": lambda path: _h5(path, RAW, chunks=(4, 20, 30, 3), compression="gzip"),
-    "Caffe": _raw_datum,
-    "TFRecord": _raw_example,
-}
-
-
-@pytest.mark.parametrize("kind", PIXELS)
-def test_raw_pixels_are_served_as_they_are(kind: str, tmp_path: Path) -> None:
-    dataset = opened(PIXELS[kind](tmp_path / "a"))
-    assert dataset.original_info is None
-    for index, image in enumerate(RAW):
-        served, label = dataset.sample(index)
-        assert np.array_equal(served, image)
-        assert label == index
-    with pytest.raises(UsageError, match="pixels of one size"):
-        opened(PIXELS[kind](tmp_path / "b"), image_size=64)
 
 
 # Fields and labels.
@@ -331,12 +287,12 @@ def _index(old: str, new: str) -> Write:
     return write
 
 
-def _large(shape: tuple[int, ...]) -> Write:
+def _large(shape: tuple[int, ...], dtype: type = np.uint8) -> Write:
     """Return a writer of an array of which nothing is stored."""
 
     def write(path: Path) -> str:
         with h5py.File(path, "w") as file:
-            file.create_dataset("images", shape, np.uint8, chunks=(1, 4, 4, 3))
+            file.create_dataset("images", shape, dtype, chunks=(1, 4, 4, 3))
         return str(path)
 
     return write
@@ -375,7 +331,7 @@ REFUSED: dict[str, tuple[Write, str]] = {
     ),
     "no image": (_parquet({"image": [b"text"]}), "4 bytes that are no image file"),
     "an image that does not decode": (_parquet({"image": [JPEG[:400]]}), "row 0: a JPEG that is cut short"),
-    "fractions": (lambda path: _h5(path, RAW.astype(np.float32)), "images holds float32 6 x 20 x 30 x 3"),
+    "fractions": (_large((6, 20, 30, 3), np.float32), "images holds float32 6 x 20 x 30 x 3"),
 }
 NOT_FOUND: dict[str, tuple[Write, str]] = {
     "no container": (_bytes(b"PATH 1\n" * 100), "by its content"),

@@ -1,12 +1,9 @@
 """Fetching from a real server on this machine: cut connections, wrong files, and no network at all."""
 
 import hashlib
-import os
 import re
-import signal
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -14,10 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from storebench.cli.main import app
-from storebench.datasets import download
 from storebench.datasets.download import RemoteFile, fetch_file
 from storebench.errors import DiskFullError
 from tests.support.dataset_files import write_mnist
@@ -32,8 +26,6 @@ class Behaviour:
     content: bytes = CONTENT
     cut_after: int | None = None
     """Bytes after which the connection is cut."""
-    interrupts: bool = False
-    """Whether this process is interrupted in the middle of the body."""
     status: int | None = None
     requests: int = 0
 
@@ -56,12 +48,6 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("Content-Length", str(len(how.content)))
         self.end_headers()
-        if how.interrupts:
-            self.wfile.write(how.content[:1000])
-            self.wfile.flush()
-            time.sleep(0.2)
-            os.kill(os.getpid(), signal.SIGINT)
-            return
         self.wfile.write(how.content[: how.cut_after])
 
     def log_message(self, *_: object) -> None:
@@ -157,14 +143,4 @@ def test_a_full_disk_leaves_no_part_of_a_file(
 ) -> None:
     with largest_file(300_000), pytest.raises(DiskFullError, match=r"it\.gz: .*nothing half-written"):
         fetch_file(remote(server, Behaviour()), tmp_path)
-    assert not list(tmp_path.iterdir())
-
-
-def test_an_interrupted_fetch_leaves_nothing(
-    server: Mirror, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(download.FILES, "mnist", (remote(server, Behaviour(interrupts=True)),))
-    done = CliRunner().invoke(app, ["data", "fetch", "mnist", "--to", str(tmp_path)])
-    assert done.exit_code == 130
-    assert "storebench: interrupted; nothing half-written was kept" in done.stderr
     assert not list(tmp_path.iterdir())

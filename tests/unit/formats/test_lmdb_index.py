@@ -108,22 +108,11 @@ def test_trees_of_one_to_five_levels(folder: Path, count: int, key_bytes: int, d
     assert_as_lmdb(folder)
 
 
-def test_an_empty_database_has_an_empty_index(folder: Path) -> None:
-    assert len(assert_as_lmdb(write(folder))) == 0
-    assert len(assert_as_lmdb(write(folder, {b"a": b"b"}, {b"a": None}))) == 0
-
-
 def test_numbered_counts_the_keys_that_are_their_own_position(folder: Path) -> None:
     write(folder, numbered(500, 64), {b"label": b"x"})
     assert build_index(folder).numbered == 500
     write(folder, {b"%08d" % 321: None})
     assert build_index(folder).numbered == 321
-
-
-@pytest.mark.parametrize("transactions", [4, 5])
-def test_the_living_meta_page_is_the_newer_one(folder: Path, transactions: int) -> None:
-    write(folder, *({b"k%d" % i: b"v"} for i in range(transactions)))
-    assert_as_lmdb(folder)
 
 
 @pytest.mark.parametrize(("broken", "at"), [(0, 10), (0, 40), (1, 0), (1, 16)])

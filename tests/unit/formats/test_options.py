@@ -29,12 +29,30 @@ WRONG = [
         "hdf5:direct: readers_at_a_time must be a whole number from 1 to 1024 or 'off', not '0'",
     ),
     ("lmdb:direct?merged=off,merged=on", "lmdb:direct: merged is given twice. Name it once."),
+    ("lmdb+jpeg:0", "from 1 to 100, not '0'"),
+    ("lmdb+webp:" + "9" * 5000, "from 1 to 100, not '999"),
+    ("png:6", "png has no quality"),
+    ("lmdb+zstd:opencv", "zstd has no decoder to choose"),
+    ("lmdb?scale=dct", "only images of any size are decoded at a reduced scale"),
+    ("lmdb+original?scale=half", "scale must be 'dct' or 'full'"),
+    ("lmdb:simplejpeg", "raw has no decoder to choose"),
+    ("png:simplejpeg", "simplejpeg does not decode PNG"),
+    ("lmdb+jpeg:direct:get", "cannot read"),
+    ("lmdb+png:turbo:direct", "opencv, pillow, shared, simplejpeg"),
+    ("original:simplejpg", "Did you mean 'simplejpeg'"),
 ]
 
 SPELLINGS = [
     ("lmdb:direct?readers_at_a_time=2,merged=off", "lmdb:direct?merged=off,readers_at_a_time=2"),
     ("hdf5+png:direct?explicit=off,window_mib=016", "hdf5+png:direct?explicit=off,window_mib=16"),
     ("png:threads?threads=3,ahead=0", "png:threads?ahead=0,threads=3"),
+    ("lmdb+jpeg:90", "lmdb+jpeg"),
+    ("lmdb+jpeg:080", "lmdb+jpeg:80"),
+    ("lmdb+webp:direct:80", "lmdb+webp:80:direct"),
+    ("original", "original"),
+    ("files+original:pillow:threads", "original:threads"),
+    ("lmdb+original?scale=dct", "lmdb+original?scale=dct"),
+    ("lmdb+original:direct?scale=dct,window_mib=8", "lmdb+original:direct?window_mib=8,scale=dct"),
 ]
 
 
@@ -47,7 +65,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> SmallStore:
 def test_a_wrong_option_is_one_line_with_what_is_allowed(backend: str, words: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_backend(backend)
-    assert str(caught.value) == words
+    assert words in str(caught.value)
     assert caught.value.exit_code == 2
 
 

@@ -1,7 +1,6 @@
 """Planned reads: the same samples as unplanned ones, few bytes too many, no page faults, bounded look-ahead."""
 
 import contextlib
-import errno
 import os
 import resource
 import threading
@@ -15,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storebench.errors import CellFailedError, CorruptStoreError
+from storebench.errors import CorruptStoreError
 from storebench.formats.base import Reader
 from storebench.formats.reads import direct_file, planned
 from storebench.formats.reads.direct_file import SMALL_BYTES, DirectFile, merge
@@ -310,13 +309,3 @@ def test_turns_let_no_more_in_than_they_say(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert most == 2
-
-
-def test_a_count_of_pages_that_fails_is_an_error_and_not_zero(some_file: DirectFile) -> None:
-    assert some_file.resident_frac(0, some_file.size) == 1.0
-    os.close(some_file.fd)
-    try:
-        with pytest.raises(CellFailedError, match=os.strerror(errno.EBADF)):
-            some_file.resident_frac(0, some_file.size)
-    finally:
-        some_file.fd = os.open(some_file.path, os.O_RDONLY)

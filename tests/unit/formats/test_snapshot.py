@@ -16,7 +16,6 @@ from storebench.errors import CorruptStoreError
 from storebench.formats.registry import get_format
 from storebench.formats.snapshot import Snapshot
 from storebench.record.manifest import Manifest
-from storebench.system.scratch import sweep
 from storebench.testing.stores import SmallStore, build_small_store, read_pixels
 
 
@@ -68,13 +67,6 @@ def test_leveldb_reads_through_symbolic_links(store: SmallStore, monkeypatch: py
     with store.open() as reader:
         assert reader.notes() == {"snapshot": "symbolic links"}
         np.testing.assert_array_equal(read_pixels(reader, range(67)), store.pixels)
-
-
-def test_a_snapshot_in_use_is_not_stale(source: Path, temporary: Path) -> None:
-    snapshot = Snapshot("test", source, linked=is_big)
-    sweep()
-    assert snapshot.folder.is_dir()
-    snapshot.remove()
 
 
 def test_a_failed_snapshot_leaves_nothing(tmp_path: Path, temporary: Path) -> None:
