@@ -12,7 +12,6 @@ from storebench.codecs import OriginalCodec, get_codec
 from storebench.codecs.original import DRAWS, View, random_view
 from storebench.datasets import Dataset, DatasetSpec, open_dataset
 from storebench.digests import payload_digest, set_digest
-from storebench.errors import UsageError
 from storebench.formats import open_reader, parse_backend
 from storebench.stores.convert import convert
 from storebench.stores.find import Store
