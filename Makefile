@@ -35,14 +35,16 @@ setup: $(STAMP) ## Create the virtual environment and install everything into it
 # torch first and by exact version: a looser request pulls gigabytes of GPU libraries. So does this one where pip finds no CPU
 # build for this Python: TORCH_INDEX=URL names an index that has one.
 TORCH_INDEX ?=
+TORCH ?= torch==2.13.0
+CONSTRAINTS ?= -c constraints.txt
 # pip compiles on one core. This takes half a minute of the set-up, so all cores compile once everything is there, except
 # what storebench does not import: the packages' own tests, and what only torch's compiler needs.
 UNCOMPILED := /tests?/|/sympy/|/networkx/|/torch/(_inductor|_dynamo|testing|onnx)/
-PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile $(CONSTRAINTS)
 $(STAMP): pyproject.toml constraints.txt storebench/system/kernel.c
 	$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15) and "storebench needs Python 3.11 or later: make PYTHON=python3.11 setup")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP_INSTALL) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch==2.13.0
+	$(PIP_INSTALL) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) $(TORCH)
 	$(PIP_INSTALL) -e '.[dev]'
 	@$(BIN)/python -m compileall -qq -j 0 -x '$(UNCOMPILED)' $(VENV)/lib/python*/site-packages || true  # some packages carry files that do not compile
 	touch $@

@@ -97,7 +97,7 @@ def environment_with(wheel: Path, folder: Path) -> Environment:
     # Before the libraries are borrowed, so that pip takes no other storebench for an installed one.
     words = ["--python", str(made.python), "install", "--quiet", "--no-deps", str(wheel)]
     output_of([sys.executable, "-m", "pip", *words], cwd=folder)
-    _borrow_libraries(made)
+    borrow_libraries(made)
     return made
 
 
@@ -106,7 +106,7 @@ def _bare_environment(folder: Path) -> Environment:
     return Environment(folder=folder)
 
 
-def _borrow_libraries(made: Environment) -> None:
+def borrow_libraries(made: Environment) -> None:
     """Let the environment import this interpreter's libraries, after its own; no checkout is among them."""
     libraries = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
     (made.site_packages / "borrowed.pth").write_text("\n".join(libraries) + "\n")
