@@ -79,8 +79,6 @@ def test_a_right_reader_passes_and_its_timed_samples_were_compared(
     ("fault", "wrong"),
     [
         ("uncopied", SAMPLES // 2),  # memory that a test before has given back may hold right samples
-        ("constant", SAMPLES - 1),
-        ("yesterday", SAMPLES - 8),
         ("cold", SAMPLES),
         ("shifted", 1),
         ("neighbour", SAMPLES),

@@ -247,24 +247,6 @@ class UncopiedReader(TimedFaultReader):
         return Fetched(out.nbytes) if self.timed else super()._fetch_into(indices, out)
 
 
-class ConstantReader(TimedFaultReader):
-    """Serve sample 0 throughout while it is timed."""
-
-    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
-        return super()._fetch_into(np.zeros_like(indices) if self.timed else indices, out)
-
-
-class YesterdayReader(TimedFaultReader):
-    """Give each batch the pixels of the one before while it is timed."""
-
-    _before = np.zeros(1, np.int64)
-
-    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
-        wanted = np.resize(self._before, len(indices)) if self.timed else indices
-        self._before = indices
-        return super()._fetch_into(wanted, out)
-
-
 class ColdReader(FlatReader):
     """Be wrong on the first read of each sample, and right afterwards."""
 
@@ -484,8 +466,6 @@ READERS: dict[str, type[Reader]] = {
     "wrong": WrongPixelReader,
     "failing": FailingReader,
     "uncopied": UncopiedReader,
-    "constant": ConstantReader,
-    "yesterday": YesterdayReader,
     "cold": ColdReader,
     "shifted": ShiftedReader,
     "neighbour": NeighbourReader,

@@ -186,27 +186,6 @@ class TestTheLoopsProcess:
         assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.usefixtures("nothing_left")
-class TestTheRingsMemory:
-    def test_has_no_name(self, make_job: MakeJob, make_plan: MakePlan) -> None:
-        """So there is nothing to be left behind, nor does a small /dev/shm matter."""
-        with get_loader("ring")(make_job(), workers=1) as loader:
-            loader.open()
-            next(loader.epoch(make_plan()))
-            assert mapped_rings()  # a memfd
-            assert not list(Path("/dev/shm").glob("*storebench-ring*"))
-
-    def test_outlives_the_loader_for_a_batch_that_is_kept(
-        self, make_job: MakeJob, make_plan: MakePlan
-    ) -> None:
-        with get_loader("ring")(make_job(), workers=1) as loader:
-            loader.open()
-            kept = next(loader.epoch(make_plan()))
-            pixels = kept.pixels.clone()
-        assert len(kept.pixels) == len(pixels)
-        assert int(kept.pixels.sum()) > 0
-
-
 @pytest.mark.usefixtures("odd", "nothing_left")
 class TestErrorsOfAWorker:
     def run(self, job: LoadJob, make_plan: MakePlan) -> None:

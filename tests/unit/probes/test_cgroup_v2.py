@@ -6,14 +6,12 @@ The kernel's own rules (limits, charges, moves between groups) are not emulated.
 import errno
 import os
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 
 from storebench.errors import UsageError
 from storebench.probes import cgroup, machine
 from storebench.probes.cgroup import (
-    LimitedCache,
     MemoryGroup,
     ThrottledGroup,
     find_controller,
@@ -22,7 +20,6 @@ from storebench.probes.cgroup import (
     oom_kills,
     remove_stale,
 )
-from storebench.probes.page_count import PAGE_BYTES, Residency
 from storebench.settings.tiers import find_tier
 
 MIB = 1 << 20
@@ -245,17 +242,3 @@ def test_a_limit_of_version_1_also_holds_memory_of_the_groups_below(
     assert memory_room_bytes() == 9000 - 1500
     usage = MemoryGroup(first / "job", home=first).usage()
     assert (usage.cache_bytes, usage.own_bytes) == (4800, 1500)
-
-
-@pytest.mark.parametrize(("found", "stands"), [((60, 49, 70), 49), ((40, 60), 40), ((60,) * 9, 60)])
-def test_a_count_above_the_limit_is_repeated(
-    found: tuple[int, ...], stands: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    counts = iter(found)
-
-    def resident(_: object) -> Residency:
-        return Residency(pages_total=100, pages_resident=next(counts), method="planted")
-
-    monkeypatch.setattr(cgroup, "resident", resident)
-    cache = LimitedCache(cast("Any", None), 50 * PAGE_BYTES, [])
-    assert cache.count().pages_resident == stands

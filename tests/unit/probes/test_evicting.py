@@ -1,4 +1,4 @@
-"""How long eviction and warming go on, and who is named for a mapping: on real files and the real kernel."""
+"""How long eviction and warming go on, on real files and the real kernel."""
 
 import mmap
 import os
@@ -110,6 +110,3 @@ def test_warming_gives_up_where_pages_are_always_pushed_out(
     monkeypatch.setattr(page_cache, "_read", pushed_out)
     assert warm([file]).frac == 0.0
     assert passes == [1.0] * WARM_PASSES
-
-
-# Who maps a file

@@ -1,6 +1,5 @@
 """The page cache of real files on the real kernel: counted, evicted, filled, judged."""
 
-import mmap
 import os
 import subprocess
 import tempfile
@@ -13,7 +12,6 @@ import pytest
 from storebench.probes import page_count
 from storebench.probes.machine import mount_of
 from storebench.probes.page_cache import (
-    COLD_MAX_FRAC,
     PAGE_BYTES,
     cache_facts,
     evict,
@@ -63,37 +61,10 @@ def test_warming_anew_reads_a_resident_file_again(big_file: Path, own_read_bytes
     assert (resident([big_file]).frac or 0) >= 0.99
 
 
-@pytest.fixture
-def waits_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Return the list of the seconds that eviction asks to wait."""
-    asked: list[float] = []
-    sleep = time.sleep
-
-    def waited(seconds: float) -> None:
-        asked.append(seconds)
-        sleep(seconds)
-
-    monkeypatch.setattr("storebench.probes.page_cache.time.sleep", waited)
-    return asked
-
-
-def test_pages_that_an_open_reader_maps_are_not_waited_for(big_file: Path, waits_s: list[float]) -> None:
-    evict([big_file])
-    with big_file.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
-        assert mapped[0] is not None
-        waits_s.clear()
-        evict([big_file])
-        waited_s = sum(waits_s)
-    left = resident([big_file])
-    assert left.pages_resident
-    assert left.frac is not None
-    assert left.frac <= COLD_MAX_FRAC
-    assert waited_s < 2, "waiting takes away what is being written, not what is mapped"
-
-
-def test_cold_cannot_exist_on_tmpfs(shm: Path, waits_s: list[float]) -> None:
+def test_cold_cannot_exist_on_tmpfs(shm: Path) -> None:
+    begun = time.monotonic()
     evict([shm])
-    assert not any(waits_s), "there is nothing to wait for on tmpfs"
+    assert time.monotonic() - begun < 1, "there is nothing to wait for on tmpfs"
     facts = cache_facts(CacheState.COLD, resident([shm]), paths=[shm], how="fadvise")
     assert facts.verdict == "failed"
     assert "cold cannot exist on tmpfs" in facts.reason
