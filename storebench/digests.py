@@ -28,13 +28,8 @@ def payload_digest(payload: bytes, label: int) -> bytes:
 
 def set_digest(sample_digests: Iterable[bytes] | DigestTable) -> str:
     """Return the hexadecimal digest of samples, given their digests in index order."""
-    hasher = hashlib.blake2b(digest_size=DIGEST_BYTES)
-    if isinstance(sample_digests, np.ndarray):
-        hasher.update(np.ascontiguousarray(sample_digests).data)
-    else:
-        for digest in sample_digests:
-            hasher.update(digest)
-    return hasher.hexdigest()
+    table = sample_digests.tobytes() if isinstance(sample_digests, np.ndarray) else b"".join(sample_digests)
+    return hashlib.blake2b(table, digest_size=DIGEST_BYTES).hexdigest()
 
 
 def array_digest(array: npt.NDArray[np.generic]) -> str:

@@ -43,10 +43,7 @@ def file_system(path: str | PathLike[str]) -> str:
 def is_full(path: str | PathLike[str]) -> bool:
     """Return True if the file system of `path` has no block or no inode left for this process."""
     try:
-        place = Path(path).absolute()
-        while not place.exists() and place != place.parent:
-            place = place.parent
-        counts = os.statvfs(place)
+        counts = os.statvfs(nearest_folder(Path(path)))
     except OSError:
         return False
     # A file system that does not count blocks or inodes reports a total of 0.

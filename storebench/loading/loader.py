@@ -13,7 +13,6 @@ from multiprocessing.connection import wait
 from multiprocessing.context import ForkContext
 from multiprocessing.process import BaseProcess
 from multiprocessing.queues import Queue
-from types import TracebackType
 from typing import Any, ClassVar, Self, cast
 
 import numpy as np
@@ -88,9 +87,7 @@ class BatchLoader(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
 

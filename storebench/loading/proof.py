@@ -45,46 +45,37 @@ class SampleKeeper:
 
     def __init__(self, sizes: Sequence[int], shape: tuple[int, int, int], *, first_step: int = 0) -> None:
         self._sizes, self._first_step = sizes, first_step
-        self._timed = self._left = sum(sizes[first_step:])
-        self._most = min(KEPT_SAMPLES, max(1, KEPT_BYTES // int(np.prod(shape))), self._timed)
-        self._needed = float(self._most)
-        self._pixels = np.zeros((self._most, *shape), np.uint8)
+        timed = sum(sizes[first_step:])
+        most = min(KEPT_SAMPLES, max(1, KEPT_BYTES // int(np.prod(shape))), timed)
+        # Places among the timed samples, the last first.
+        self._drawn = sorted(_RANDOM.sample(range(timed), most), reverse=True)
+        self._pixels = np.zeros((most, *shape), np.uint8)
         self._pixels.fill(1)  # zeros() alone would leave the page faults to the epoch
-        self._labels = np.zeros(self._most, np.int64)
-        self._indices = np.zeros(self._most, np.int64)
-        self._step = self._kept = self._absent = 0
+        self._labels = np.zeros(most, np.int64)
+        self._indices = np.zeros(most, np.int64)
+        self._step = self._served = self._kept = self._absent = 0
         self._began_ns = self._paused_ns = 0
 
     def __call__(self, batch: LoadedBatch) -> bool:
-        """Decide which rows of the next step's batch are kept, and keep them; return True if there were any."""
+        """Keep the drawn rows of the next step's batch; return True if there were any."""
         step = self._step
         self._step += 1
         if not self._first_step <= step < len(self._sizes):
             return False
         start = time.perf_counter_ns()
-        rows = self._choose(self._sizes[step], start) if self._sizes[step] else []
+        first, self._served = self._served, self._served + self._sizes[step]
+        rows = []
+        while self._drawn and self._drawn[-1] < self._served:
+            rows.append(self._drawn.pop() - first)
+        if self._kept >= KEPT_AT_LEAST and self._paused_ns > PAUSED_FRAC * (start - self._began_ns):
+            # If some step were certain not to be checked, a reader could cheat in it: one in 20 is, even if it is late.
+            rows = rows[:1] if _RANDOM.random() < 0.05 else []
         if not rows:
             return False
         self._began_ns = self._began_ns or start
         self.copy(batch, rows)
         self._paused_ns += time.perf_counter_ns() - start
         return True
-
-    def _choose(self, size: int, now_ns: int) -> list[int]:
-        """Return the rows to keep of a batch of `size` samples that has just arrived."""
-        left = self._left
-        self._left -= size
-        late = self._kept >= KEPT_AT_LEAST and self._paused_ns > PAUSED_FRAC * (now_ns - self._began_ns)
-        if late:
-            self._needed *= self._left / left
-        if not late and self._needed >= 1:
-            rows = _select(size, left, self._needed)
-        else:
-            # If some step were certain not to be checked, a reader could cheat in it: one in 20 is, even if it is late.
-            chance = 0.05 if late else self._most * size / (self._timed - self._left)
-            rows = [_RANDOM.randrange(size)] if _RANDOM.random() < chance else []
-        self._needed = max(0.0, self._needed - len(rows))
-        return rows
 
     def copy(self, batch: LoadedBatch, rows: Sequence[int]) -> None:
         """Copy rows of a batch; rows that it does not have are counted as absent."""
@@ -95,12 +86,10 @@ class SampleKeeper:
             if row >= whole:
                 self._absent += 1
                 continue
-            # Once all room is taken, a later sample takes the place of an earlier one.
-            place = self._kept if self._kept < self._most else _RANDOM.randrange(self._most)
-            self._pixels[place] = pixels[row]
-            self._labels[place] = batch.labels[row]
-            self._indices[place] = batch.indices[row]
-            self._kept = max(self._kept, place + 1)
+            self._pixels[self._kept] = pixels[row]
+            self._labels[self._kept] = batch.labels[row]
+            self._indices[self._kept] = batch.indices[row]
+            self._kept += 1
 
     @property
     def paused_s(self) -> float:
@@ -115,25 +104,6 @@ class SampleKeeper:
             indices=self._indices[part],
             absent=self._absent,
         )
-
-
-def _select(size: int, left: int, needed: float) -> list[int]:
-    """Return the chosen rows of the next `size` samples, when `needed` of `left` are still to be chosen."""
-    unit = _RANDOM.random()
-    if unit < 1 - needed * size / left:  # no more than the probability that no row is chosen
-        return []
-    none = 1.0
-    for first in range(size):
-        none *= 1 - needed / (left - first)
-        if unit >= none:
-            break
-    else:
-        return []
-    rows = [first]
-    for row in range(first + 1, size):
-        if _RANDOM.random() * (left - row) < needed - len(rows):
-            rows.append(row)
-    return rows
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import util as process_util
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -163,9 +162,7 @@ class StoreDataset(torch_data.Dataset[tuple[Any, int]]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:

@@ -34,7 +34,6 @@ _PEAK = {1: "memory.max_usage_in_bytes", 2: "memory.peak"}
 _NO_SWAP = {1: "memory.swappiness", 2: "memory.swap.max"}
 _UNLIMITED = 1 << 62
 _OOM = {1: "memory.oom_control", 2: "memory.events"}
-_CACHE = {1: "total_cache", 2: "file"}
 _ANONYMOUS = {1: "total_rss", 2: "anon"}
 # Lines of memory.stat. In version 1, those without "total" leave out the groups below.
 _SHARED = {1: "total_shmem", 2: "shmem"}
@@ -48,7 +47,6 @@ class GroupUsage:
     """Memory that processes of a group and of those below it have used since it was made, in bytes; None if unknown."""
 
     peak_bytes: int | None
-    cache_bytes: int | None
     own_bytes: int | None
     oom_kills: int
 
@@ -165,14 +163,13 @@ class MemoryGroup(ControlGroup):
     def usage(self) -> GroupUsage:
         """Return the memory that the group's processes have used so far."""
         stat = _numbers(self.folder / "memory.stat")
-        shared = stat.get(_SHARED[self.version], 0)  # counted as page cache, although it is shared memory
+        shared = stat.get(_SHARED[self.version], 0)  # the kernel counts it as page cache
         kernel = stat.get("kernel", sum(stat.get(name, 0) for name in _KERNEL_PARTS))
         if self.version == 1:
             kernel = _number(self.folder / "memory.kmem.usage_in_bytes") or 0
-        cache, anonymous = stat.get(_CACHE[self.version]), stat.get(_ANONYMOUS[self.version])
+        anonymous = stat.get(_ANONYMOUS[self.version])
         return GroupUsage(
             peak_bytes=_number(self.folder / _PEAK[self.version]),
-            cache_bytes=None if cache is None else cache - shared,
             own_bytes=None if anonymous is None else anonymous + shared + kernel,
             oom_kills=_numbers(self.folder / _OOM[self.version]).get("oom_kill", 0),
         )

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from storebench.errors import PLYVEL, UsageError, from_os_error, install_line
 from storebench.probes import machine, page_cache
 from storebench.probes.cgroup import (
@@ -175,7 +177,7 @@ def _noise() -> Iterator[Check]:
         "A store that was warm a minute ago may not be; warm cells count pages, and fail if too few remain."
     )
     yield _check("DAMON reclaim", quiet, found, advice)
-    swap = machine.memory_bytes("SwapTotal")
+    swap = psutil.swap_memory().total
     advice = "Memory backends may be swapped out: check their major faults, or run 'swapoff -a' as root."
     yield _check("swap", not swap, rounded_bytes(swap) if swap else "none", advice)
     governor = machine.governor()
@@ -192,7 +194,7 @@ def _room(folder: Path) -> Iterator[Check]:
     free = shutil.disk_usage(folder).free
     advice = "'storebench bench SCENARIO --dry-run' says how much a scenario writes."
     yield _check("free space", free >= LITTLE_SPACE_BYTES, f"{rounded_bytes(free)} in {folder}", advice)
-    total, limit = machine.memory_bytes("MemTotal") or 0, memory_limit_bytes()
+    total, limit = psutil.virtual_memory().total, memory_limit_bytes()
     whole = limit is None or limit >= total
     found = rounded_bytes(total if limit is None else min(limit, total))
     found += "" if whole else " by a control group, page cache included"

@@ -13,6 +13,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from storebench._version import __version__
 from storebench.errors import PLYVEL
 from storebench.probes import machine
@@ -55,7 +57,7 @@ def _match(store: Path | str, device: str) -> dict[str, Any]:
         "cpu": machine.cpu_model(),
         "cores": len(os.sched_getaffinity(0)),
         "cpu_quota": machine.cpu_quota(),
-        "memory_gib": _gib(machine.memory_bytes("MemTotal")),
+        "memory_gib": _gib(psutil.virtual_memory().total),
         "memory_limit_gib": _gib(memory_limit_bytes()),
         "kernel": platform.release(),
         "scheduling": scheduling(),
@@ -136,9 +138,8 @@ def _notes(store: Path | str) -> dict[str, Any]:
         "codecs": {name: version_of(name) for name in _CODEC_LIBRARIES},
         "host": hashlib.blake2b(socket.gethostname().encode(), digest_size=4).hexdigest(),
         "load": list(os.getloadavg()),
-        "free_memory_bytes": machine.memory_bytes("MemAvailable"),
-        "swap_bytes": machine.memory_bytes("SwapTotal"),
-        "container": machine.container(),
+        "free_memory_bytes": psutil.virtual_memory().available,
+        "swap_bytes": psutil.swap_memory().total,
         "virtual_machine": machine.virtual_machine(),
         "damon": machine.damon(),
         "mount_options": list(mount.options),

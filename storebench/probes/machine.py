@@ -96,12 +96,6 @@ def virtual_machine() -> bool | None:
     return "hypervisor" in flags.group(1).split() if flags else None
 
 
-def memory_bytes(name: str) -> int | None:
-    """Return a line of /proc/meminfo ("MemTotal", "MemAvailable", "SwapTotal") in bytes."""
-    match = re.search(rf"^{name}:\s+(\d+) kB", read_text("/proc/meminfo") or "", re.MULTILINE)
-    return int(match.group(1)) * 1024 if match else None
-
-
 def own_groups(controllers: Mapping[int, str]) -> tuple[int, list[Path]]:
     """Return the version of control groups that has a controller, named by version, and our groups, innermost first."""
     own_lines = (read_text(OWN_GROUPS) or "").splitlines()
@@ -250,13 +244,3 @@ def governor() -> str | None:
 def transparent_hugepages() -> str | None:
     """Return the kernel's setting for huge pages: "always", "madvise" or "never"."""
     return chosen(read_text("/sys/kernel/mm/transparent_hugepage/enabled"))
-
-
-def container() -> str | None:
-    """Return the kind of container of this process if it can be determined; None outside a container."""
-    if Path("/.dockerenv").exists():
-        return "docker"
-    if Path("/run/.containerenv").exists():
-        return "podman"
-    groups = read_text("/proc/1/cgroup") or ""
-    return next((kind for kind in ("kubepods", "docker", "lxc", "libpod") if kind in groups), None)

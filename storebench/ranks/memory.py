@@ -1,8 +1,9 @@
 """The memory of a data store on one node: the most that it needs, and whether that much is available."""
 
+import psutil
+
 from storebench.errors import UsageError
 from storebench.probes.cgroup import memory_room_bytes
-from storebench.probes.machine import memory_bytes
 from storebench.record.manifest import Manifest
 from storebench.record.schema import Cell
 from storebench.settings.words import Share
@@ -28,7 +29,7 @@ def available_bytes(most: int | None) -> tuple[int, str]:
     """Return the memory in bytes that a data store may use on this machine, and the name of the limit."""
     limits = [
         (most, "store_memory"),
-        (memory_bytes("MemAvailable"), "the memory that is available"),
+        (psutil.virtual_memory().available, "the memory that is available"),
         (memory_room_bytes(), "the control group of this process"),
     ]
     sizes = [(size, name) for size, name in limits if size is not None]

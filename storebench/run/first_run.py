@@ -14,6 +14,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+import psutil
 
 from storebench.codecs.decoders import DECODERS, DEFAULT_DECODER
 from storebench.codecs.decoders import is_installed as is_decoder_installed
@@ -26,7 +27,7 @@ from storebench.errors import StorebenchError, UsageError
 from storebench.filesystem import nearest_folder
 from storebench.formats.registry import is_installed, parse_backend
 from storebench.probes.cgroup import memory_limit_bytes
-from storebench.probes.machine import IN_MEMORY, memory_bytes, mount_of, usable_cores
+from storebench.probes.machine import IN_MEMORY, mount_of, usable_cores
 from storebench.record.steps import PREFETCHED_MOST_FRAC
 from storebench.run.about import Whole
 from storebench.run.matrix import NETWORK_SIDE
@@ -199,7 +200,7 @@ def machine_for(stores: Path) -> Machine:
     )
     return Machine(
         cores=usable_cores(),
-        memory_bytes=min(filter(None, (memory_bytes("MemTotal"), memory_limit_bytes())), default=0),
+        memory_bytes=min(filter(None, (psutil.virtual_memory().total, memory_limit_bytes()))),
         free_bytes=shutil.disk_usage(folder).free,
         evicts=mount_of(folder).fstype not in IN_MEMORY,
         decoders=tuple(able),

@@ -15,7 +15,7 @@ import contextlib
 import multiprocessing
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar
@@ -53,25 +53,8 @@ from storebench.testing.stores import (
 KINDS_OF_CODECS = ("raw", "jpeg", "original")
 
 RAW = pytest.mark.parametrize("codec", ["raw"], scope="class")
-JPEG = pytest.mark.parametrize("codec", ["jpeg"], scope="class")
 
 ORDER = [5, COUNT - 1, 0, 5, 17, 5]
-
-ONE: list[Any] = [0, COUNT - 1, -1, -COUNT, np.int64(3)]
-
-SEVERAL: list[Any] = [
-    [3, 1, 2],
-    [-1, 0, -1],
-    range(5),
-    np.array([60, -2], np.int8),
-    slice(2, 9),
-    slice(None, None, -20),
-    [],
-]
-
-OUTSIDE: list[Any] = [COUNT, -COUNT - 1, 10**30, [0, COUNT], [-COUNT - 1]]
-
-NO_INDEX: list[Any] = [1.0, "1", None, [1.0], [True, False], [[1, 2]]]
 
 
 class FormatContract:
@@ -254,24 +237,6 @@ class FormatContract:
         assert list(temporary.iterdir()) == []
         assert fingerprint(small.path) == before
 
-    @RAW
-    def test_a_closed_reader_says_so(self, small: SmallStore, reader: str) -> None:
-        """With the same error for any request."""
-        opened = small.open(reader)
-        opened.close()
-        assert opened.closed
-        indices, out = np.array(ORDER), np.empty((len(ORDER), *SHAPE), np.uint8)
-        calls: list[Callable[[], object]] = [
-            lambda: opened.fetch(indices),
-            lambda: opened.fetch_into(indices, out),
-            lambda: opened.fetch_windows(indices, some_windows(len(ORDER)), out),
-            lambda: opened.plan([indices]),
-            lambda: opened[0],
-        ]
-        for call in calls:
-            with pytest.raises(RuntimeError, match="closed"):
-                call()
-
     def test_several_processes_read_at_once(
         self, store_format: Format, reader: str, method: str, temporary: Path, tmp_path: Path
     ) -> None:
@@ -405,29 +370,6 @@ class FormatContract:
         with small.format.auditor(small.path, small.manifest) as auditor:
             np.testing.assert_array_equal(read_pixels(auditor, range(COUNT)), small.pixels)
             np.testing.assert_array_equal(auditor.labels, small.labels)
-
-    @JPEG
-    def test_a_reader_is_indexed_as_a_list_is(self, small: SmallStore, opened: Reader) -> None:
-        """Decoded samples with their labels, in arrays that belong to the caller, and the errors of a list."""
-        for index in ONE:
-            pixels, label = opened[index]
-            np.testing.assert_array_equal(pixels, small.pixels[index])
-            assert type(label) is int
-            assert label == small.labels[index]
-        for indices in SEVERAL:
-            batch, labels = opened[indices]
-            assert (batch.dtype, labels.dtype) == (np.uint8, np.int64)
-            np.testing.assert_array_equal(batch, small.pixels[indices])
-            np.testing.assert_array_equal(labels, small.labels[indices])
-            batch[...] = labels[...] = 0
-        assert len(opened) == COUNT
-        assert [label for _, label in opened] == small.labels.tolist()
-        for index in OUTSIDE:
-            with pytest.raises(IndexError, match="out of range"):
-                opened[index]
-        for index in NO_INDEX:
-            with pytest.raises(TypeError):
-                opened[index]
 
     @RAW
     def test_windows_are_those_of_the_whole_images(self, small: SmallStore, opened: Reader) -> None:

@@ -156,7 +156,7 @@ def test_usage_is_told_without_counting_shared_memory_twice(hierarchy: Hierarchy
         }.items():
             (group.folder / name).write_text(text)
         usage = group.usage()
-        assert (usage.peak_bytes, usage.cache_bytes, usage.own_bytes) == (8000, 4800, 1500)
+        assert (usage.peak_bytes, usage.own_bytes) == (8000, 1500)
         assert (usage.oom_kills, oom_kills(group.folder)) == (1, 1)
 
 
@@ -240,5 +240,4 @@ def test_a_limit_of_version_1_also_holds_memory_of_the_groups_below(
     (first / "job/memory.stat").write_text(STAT_V1)
     (first / "job/memory.kmem.usage_in_bytes").write_text("300\n")
     assert memory_room_bytes() == 9000 - 1500
-    usage = MemoryGroup(first / "job", home=first).usage()
-    assert (usage.cache_bytes, usage.own_bytes) == (4800, 1500)
+    assert MemoryGroup(first / "job", home=first).usage().own_bytes == 1500
