@@ -69,8 +69,8 @@ def measure(side: Side) -> Figures:
     if side.ceiling in ("copy", "gather"):
         manifest = Manifest.read(store)
         rate = gather_rate(manifest.dataset.image_shape, BATCH, count=manifest.count, limit_s=1.0)
-        samples_per_s = rate.samples_per_s if side.ceiling == "gather" else rate.copy_ceiling_samples_per_s
-        return Figures(samples_per_s=samples_per_s, seconds=1.0)
+        taken, copied = rate.gather_samples_per_s, rate.copy_ceiling_samples_per_s
+        return Figures(samples_per_s=(taken if side.ceiling == "gather" else copied) or 0.0, seconds=1.0)
     return _ceiling(side, store) if side.ceiling else _reader(side, store)
 
 

@@ -1,11 +1,9 @@
 """Evict and fill the page cache for a store's files, and check by counting whether a cell got its requested state."""
 
-import contextlib
 import errno
 import functools
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 from storebench.errors import CellFailedError
@@ -78,24 +76,11 @@ def drop_caches() -> str:
     return "drop_caches"
 
 
-@contextlib.contextmanager
-def _writing_back(subject: str, path: Path | str) -> Iterator[None]:
-    """Name what cannot be written back; a read-only filesystem has nothing to write."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.EROFS, errno.EINVAL):
-            raise CellFailedError(
-                f"{subject} cannot be written back ({os.strerror(error.errno or 0)})",
-                where=path,
-                hint="Check for device errors ('dmesg') and for a full disk, then convert again.",
-            ) from error
-
-
 def _evict(files: Paths) -> None:
     first, many = next(names_of(files)), len(files) > _MANY_FILES
     if many:
-        _write_back_all(first)
+        with opened(first) as fd:
+            _write_back(fd, first, all_files=True)
     if mount_of(first).fstype in IN_MEMORY:
         return
     left, pages = files, -1
@@ -113,16 +98,18 @@ def _evict(files: Paths) -> None:
             return
 
 
-def _write_back_all(path: str) -> None:
-    """Write back the whole filesystem of a file: far cheaper than a journal commit for each of many new files."""
-    subject = f"the filesystem at {mount_of(path).point}"
-    with opened(path) as fd, _writing_back(subject, path):
-        sync_file_system(fd, path)
-
-
-def _write_back(fd: int, path: str) -> None:
-    with _writing_back("the file", path):
-        os.fsync(fd)
+def _write_back(fd: int, path: str, *, all_files: bool = False) -> None:
+    """Write back a file, or its filesystem: cheaper than a journal commit for each of many new files."""
+    subject = f"the filesystem at {mount_of(path).point}" if all_files else "the file"
+    try:
+        sync_file_system(fd, path) if all_files else os.fsync(fd)
+    except OSError as error:
+        if error.errno not in (errno.EROFS, errno.EINVAL):  # a read-only filesystem has nothing to write
+            raise CellFailedError(
+                f"{subject} cannot be written back ({os.strerror(error.errno or 0)})",
+                where=path,
+                hint="Check for device errors ('dmesg') and for a full disk, then convert again.",
+            ) from error
 
 
 def warm(paths: Paths, *, anew: bool = False) -> Residency:
@@ -139,7 +126,9 @@ def _read(paths: Paths, *, anew: bool = False) -> None:
     """Read each file from start to end; if `anew`, evict those first that may have arrived in parts."""
     buffers, many = [bytearray(_READ_BYTES)], len(paths) > _MANY_FILES
     if anew and many:
-        _write_back_all(next(names_of(paths)))
+        first = next(names_of(paths))
+        with opened(first) as fd:
+            _write_back(fd, first, all_files=True)
     for path in names_of(paths):
         with opened(path) as fd:
             if anew and os.fstat(fd).st_size > PAGE_BYTES:

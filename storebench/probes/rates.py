@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,8 +23,9 @@ import psutil
 from storebench.arrays import Indices, Pixels
 from storebench.errors import CorruptDataError
 from storebench.probes.machine import IN_MEMORY, mount_of
-from storebench.probes.page_cache import PAGE_BYTES, ask_to_evict, drop_caches
+from storebench.probes.page_cache import PAGE_BYTES, ask_to_evict
 from storebench.probes.page_count import opened
+from storebench.record.schema import Ceilings
 from storebench.system.file_tree import names_of
 from storebench.system.json_text import parse_json
 from storebench.system.kernel import load_kernel
@@ -91,16 +92,6 @@ WAYS: dict[str, Way] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class GatherRate:
-    """Rates that one thread of this process reached."""
-
-    samples_per_s: float
-    copy_ceiling_samples_per_s: float
-    copy_method: str
-    memory_bytes_per_s: float
-
-
 def gather_rate(
     sample_shape: tuple[int, ...],
     batch_size: int,
@@ -109,7 +100,7 @@ def gather_rate(
     max_bytes: int = MAX_ARRAY_BYTES,
     limit_s: float = 0.5,
     shuffle: bool = True,
-) -> GatherRate:
+) -> Ceilings:
     """Gather uint8 samples, shuffled or in the array's order, into one buffer with one thread, for `limit_s` in all."""
     sample_bytes = math.prod(sample_shape)
     held = max(1, max_bytes // sample_bytes)
@@ -125,8 +116,8 @@ def gather_rate(
         for name, way in WAYS.items():
             best[name] = max(best[name], batch_size * _batches_per_s(way, array, order, out, slice_s))
     fastest = max(best, key=lambda name: best[name])
-    return GatherRate(
-        samples_per_s=best[YARDSTICK],
+    return Ceilings(
+        gather_samples_per_s=best[YARDSTICK],
         copy_ceiling_samples_per_s=best[fastest],
         copy_method=fastest,
         memory_bytes_per_s=best[fastest] * sample_bytes,
@@ -200,21 +191,6 @@ _FEWEST_FILES = 100
 _FROM_MEMORY = "reads with O_DIRECT were not served by a block device"
 
 
-@dataclass(frozen=True, kw_only=True)
-class DeviceRates:
-    """Rates in bytes per second, named as in `storebench.record.schema.Ceilings`; None with a reason by name."""
-
-    device_random_1_bytes_per_s: float | None = None
-    device_random_4_bytes_per_s: float | None = None
-    device_random_16_bytes_per_s: float | None = None
-    device_random_32_bytes_per_s: float | None = None
-    device_sequential_bytes_per_s: float | None = None
-    device_best_bytes_per_s: float | None = None
-    device_method: str = ""
-    single_requests: dict[str, float] = field(default_factory=dict)
-    reasons: dict[str, str] = field(default_factory=dict)
-
-
 class _NoRateError(Exception):
     """The device cannot be measured; the text says why."""
 
@@ -225,7 +201,7 @@ def device_rates(
     *,
     limit_s: float = 0.5,
     scratch: Path | None = None,
-) -> DeviceRates:
+) -> Ceilings:
     """Measure the device of the files: `limit_s` seconds per rate, after short trials."""
     rng = np.random.default_rng(0)
     size = -(-request_bytes // PAGE_BYTES) * PAGE_BYTES
@@ -236,7 +212,7 @@ def device_rates(
         why = str(error)
     except OSError as error:
         why = f"reads with O_DIRECT do not work here: {error.strerror}"
-    return DeviceRates(reasons=dict.fromkeys(KEYS, why))
+    return Ceilings(reasons=dict.fromkeys(KEYS, why))
 
 
 T = TypeVar("T")
@@ -259,7 +235,7 @@ def once(kept: Path, name: str, kind: type[T], measured: Callable[[], T]) -> T:
 
 def _measured(
     fds: Sequence[int], words: str, size: int, limit_s: float, rng: np.random.Generator
-) -> DeviceRates:
+) -> Ceilings:
     at_random = _at_random(fds, size, rng)
     if not at_random:
         raise _NoRateError("the files are empty")
@@ -271,7 +247,7 @@ def _measured(
         p50, p99 = np.quantile(delivered.waits_s, [0.5, 0.99]).tolist()
         single |= {f"read_{depth}_p50_s": p50, f"read_{depth}_p99_s": p99}
     if not by_device:
-        return DeviceRates(single_requests=single, reasons=dict.fromkeys(KEYS, _FROM_MEMORY))
+        return Ceilings(single_requests=single, reasons=dict.fromkeys(KEYS, _FROM_MEMORY))
     every = ((fd, at) for fd in fds for at in range(0, os.fstat(fd).st_size, SEQUENTIAL_BYTES))
     in_a_row = list(itertools.islice(every, _MAX_REQUESTS))
     trial_s = min(_TRIAL_S, limit_s / 2)
@@ -282,14 +258,13 @@ def _measured(
     rates[SEQUENTIAL] = _read(in_a_row, SEQUENTIAL_BYTES, depth, limit_s)[0].bytes_per_s
     rates[BEST] = max(rates.values())
     method = f"one read at a time, threads; {words}"
-    return DeviceRates(**rates, single_requests=single, device_method=method)  # type: ignore[arg-type]
+    return Ceilings(**rates, single_requests=single, device_method=method)  # type: ignore[arg-type]
 
 
-def opens(files: Sequence[Path | str], *, cold: bool) -> dict[str, float]:
+def opens(files: Sequence[Path | str]) -> dict[str, float]:
     """Return the files per second that are opened, asked for their size and closed, by one thread and by several.
 
-    Names and sizes are in memory, as far as the file system keeps them there; with `cold`, also after a drop.
-    Of few files, nothing is returned.
+    Names and sizes are in memory, as far as the file system keeps them there. Of few files, nothing is returned.
     """
     if len(files) < _FEWEST_FILES:
         return {}
@@ -310,9 +285,6 @@ def opens(files: Sequence[Path | str], *, cold: bool) -> dict[str, float]:
 
     rates = {}
     for depth in (1, 16):
-        if cold:
-            drop_caches()
-            rates[f"open_{depth}_cold_per_s"] = per_s(depth)
         look(paths)
         rates[f"open_{depth}_per_s"] = per_s(depth)
     return rates

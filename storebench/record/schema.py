@@ -400,8 +400,7 @@ class Ceilings:
     single_requests: dict[str, float] = field(default_factory=dict)
     """What single requests to the store's file system took, apart from the cell: "read_N_p50_s" and "read_N_p99_s" of
     the O_DIRECT reads above with N in flight, wherever they were answered; "open_N_per_s" for a store of many files,
-    opened, asked for their size and closed by N threads, and "open_N_cold_per_s" where all names had been dropped first
-    (--drop-caches)."""
+    opened, asked for their size and closed by N threads."""
     reasons: dict[str, str] = field(default_factory=dict)  # Why a figure is null, by its name.
 
 

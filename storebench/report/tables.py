@@ -166,7 +166,6 @@ def io_table(
         _cell("", "read_16_p99_s", single("read_16_p99_s")),
         _cell("", "open_1_per_s", single("open_1_per_s")),
         _cell("opens/s", "open_16_per_s", single("open_16_per_s")),
-        _cell("cold opens/s", "open_16_cold_per_s", single("open_16_cold_per_s")),
         _cell("amplification", "read_amplification", _median("read_amplification")),
         _cell("", "requests_per_s", lambda c: c.requests_per_s),
         _cell("", "data_wait_p50_s", _median("data_wait_p50_ns", 1e-9)),

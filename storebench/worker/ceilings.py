@@ -1,9 +1,11 @@
 """Measure the ceilings of a cell: the rates of memory and of the device."""
 
+import dataclasses
+
 from storebench.codecs import any_size
 from storebench.probes.machine import mount_of
 from storebench.probes.page_cache import PAGE_BYTES
-from storebench.probes.rates import DeviceRates, GatherRate, device_rates, gather_rate, once, opens
+from storebench.probes.rates import device_rates, gather_rate, once, opens
 from storebench.record.lines import PROBES_DIR
 from storebench.record.schema import Ceilings
 from storebench.settings.words import ComputeKind
@@ -38,7 +40,7 @@ def measure_ceilings(setup: Setup) -> Ceilings:
     gather = once(
         folder / "gather.json",
         f"{size}, batch {cell.batch_size}, {manifest.count} samples {order}, replicate {turn}",
-        GatherRate,
+        Ceilings,
         lambda: gather_rate(
             shape, cell.batch_size, count=manifest.count, limit_s=GATHER_S, shuffle=cell.shuffle
         ),
@@ -52,20 +54,20 @@ def measure_ceilings(setup: Setup) -> Ceilings:
     device = once(
         folder / f"device{'' if cell.tier is None else f'-{cell.tier}'}.json",
         f"device {mount.device or mount.point}, {-(-request_bytes // PAGE_BYTES)} pages, replicate {turn}",
-        DeviceRates,
+        Ceilings,
         lambda: device_rates(files, request_bytes, limit_s=DEVICE_S, scratch=scratch),
     )
     opened = once(
         folder / "opens.json",
         f"{store.parent.name}/{store.name} at {cell.place}, replicate {turn}",
         dict,
-        lambda: opens(setup.pages.data_files, cold=setup.job.drop_caches),
+        lambda: opens(setup.pages.data_files),
     )
-    rates = vars(device) | {"single_requests": device.single_requests | opened}
-    return Ceilings(
-        gather_samples_per_s=gather.samples_per_s,
+    return dataclasses.replace(
+        device,
+        gather_samples_per_s=gather.gather_samples_per_s,
         copy_ceiling_samples_per_s=gather.copy_ceiling_samples_per_s,
         copy_method=gather.copy_method,
         memory_bytes_per_s=gather.memory_bytes_per_s,
-        **rates,
+        single_requests=device.single_requests | opened,
     )

@@ -14,7 +14,6 @@ from storebench.probes.rates import (
     KEYS,
     LARGE_BYTES,
     WAYS,
-    GatherRate,
     device_rates,
     gather_rate,
     once,
@@ -22,6 +21,7 @@ from storebench.probes.rates import (
     opens,
     read_direct,
 )
+from storebench.record.schema import Ceilings
 from tests.support.disks import FILE_BYTES
 
 pytestmark = pytest.mark.still_pages
@@ -63,10 +63,10 @@ def test_files_are_opened_so_many_per_second(tmp_path: Path) -> None:
     for number in range(150):
         (tmp_path / str(number)).touch()
     files = sorted(tmp_path.iterdir())
-    rates = opens(files, cold=False)
+    rates = opens(files)
     assert rates.keys() == {"open_1_per_s", "open_16_per_s"}
     assert all(100 < rate < 1e7 for rate in rates.values())
-    assert not opens(files[:99], cold=False)
+    assert not opens(files[:99])
 
 
 def test_each_request_is_read_once_unless_there_is_a_time_limit(big_file: Path) -> None:
@@ -87,8 +87,8 @@ def test_each_request_is_read_once_unless_there_is_a_time_limit(big_file: Path) 
 def test_rates_are_measured_once_per_name(tmp_path: Path) -> None:
     kept = tmp_path / "run" / "gather.json"
 
-    def rate(name: str) -> GatherRate:
-        return once(kept, name, GatherRate, lambda: gather_rate((8, 8, 3), 4, count=100, limit_s=0.02))
+    def rate(name: str) -> Ceilings:
+        return once(kept, name, Ceilings, lambda: gather_rate((8, 8, 3), 4, count=100, limit_s=0.02))
 
     first = rate("a")
     assert rate("b") != first
@@ -132,7 +132,7 @@ def test_tmpfs_and_empty_stores_have_no_rate_and_say_why(shm: Path, disk: Path) 
 @pytest.mark.quiet
 def test_the_memory_rate_is_a_ceiling_for_gathering() -> None:
     rate = gather_rate((32, 32, 3), 64, max_bytes=32 << 20, limit_s=0.2)
-    assert rate.copy_ceiling_samples_per_s >= rate.samples_per_s
+    assert rate.copy_ceiling_samples_per_s >= rate.gather_samples_per_s
     assert rate.memory_bytes_per_s == rate.copy_ceiling_samples_per_s * 3072
     assert rate.copy_method in WAYS
     array = np.ones(((32 << 20) // 3072, 32, 32, 3), np.uint8)
