@@ -33,7 +33,6 @@ from storebench.settings.words import Split
 
 if TYPE_CHECKING:
     from storebench.analysis.table import Table
-    from storebench.formats import Backend
     from storebench.stores.find import Store
     from storebench.stores.inspection import Inspection, Reads
 
@@ -58,13 +57,6 @@ def convert(
     seed: Annotated[int, typer.Option(min=0, help="Seed of derived and synthetic samples.")] = 0,
     synthetic: SyntheticOption = None,
     skip_unreadable: SkipUnreadableOption = False,
-    decode: Annotated[
-        bool,
-        typer.Option(
-            "--decode/--no-decode",
-            help="For original, decode each image file once as a check, or check only header and end of JPEG and PNG.",
-        ),
-    ] = True,
     out: Annotated[
         Path | None, typer.Option(help="Folder of all stores. [default: STOREBENCH_STORES or ./stores]")
     ] = None,
@@ -97,12 +89,9 @@ def convert(
         parsed = [parse_backend(name) for name in backends]
         # Several backends may read one store (memory:python, memory:native).
         wanted = list({store_name_of(backend): backend for backend in parsed}.values())
-        if not decode:
-            _refuse_no_decode(wanted, skip_unreadable)
         options = BuildOptions(
             processes=processes,
             replace=Replace.YES if force else Replace.NEVER,
-            decode=decode,
             progress=progress,
             say=say,
         )
@@ -126,23 +115,6 @@ def convert(
                 put(_line(store))
         if as_json:
             put_json(facts)
-
-
-def _refuse_no_decode(wanted: "list[Backend]", skip_unreadable: bool) -> None:
-    """Refuse ``--no-decode`` where every image is decoded all the same."""
-    from storebench.codecs import any_size
-
-    decoding = [str(backend) for backend in wanted if not any_size(backend.codec)]
-    if decoding:
-        raise UsageError(
-            f"every image is decoded for {decoding[0]}",
-            where="--no-decode",
-            hint="Name only backends with the codec original, such as lmdb+original.",
-        )
-    if skip_unreadable:
-        raise UsageError(
-            "--skip-unreadable decodes every file", where="--no-decode", hint="Leave out one of the two."
-        )
 
 
 _PRINTED = (

@@ -158,7 +158,7 @@ class Dataset(ABC):
         """Return the file of sample `index`, for messages; or which sample it is, where it has no file."""
         return f"sample {index} of {self.info.name}"
 
-    def original(self, index: int, *, decode: bool = True) -> tuple[bytes, int]:
+    def original(self, index: int) -> tuple[bytes, int]:
         """Return the bytes of the image file of sample `index`, unchanged, and its label."""
         raise NotImplementedError(f"{type(self).__name__} has no image files")
 

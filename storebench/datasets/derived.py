@@ -47,9 +47,9 @@ class ChosenSamples(Dataset):
         check_index(index, len(self))
         return self.source.sample(self.place(index))
 
-    def original(self, index: int, *, decode: bool = True) -> tuple[bytes, int]:
+    def original(self, index: int) -> tuple[bytes, int]:
         check_index(index, len(self))
-        return self.source.original(self.place(index), decode=decode)
+        return self.source.original(self.place(index))
 
     def locate(self, index: int) -> str:
         return self.source.locate(self.place(index))

@@ -99,9 +99,9 @@ class ImageFiles(Dataset):
         pixels = images.decode_rgb(self._read(index), self.locate(index), self._info.image_shape[:2])
         return pixels, int(self.labels[index])
 
-    def original(self, index: int, *, decode: bool = True) -> tuple[bytes, int]:
+    def original(self, index: int) -> tuple[bytes, int]:
         check_index(index, self._info.count)
-        content = images.checked(self._read(index), self.locate(index), decode=decode)
+        content = images.checked(self._read(index), self.locate(index))
         return content, int(self.labels[index])
 
     @abstractmethod
@@ -139,7 +139,7 @@ class FileDataset(ImageFiles):
 class Originals(Dataset):
     """The samples of a dataset as the bytes of their image files."""
 
-    def __init__(self, source: Dataset, *, decode: bool = True) -> None:
+    def __init__(self, source: Dataset) -> None:
         info = source.original_info
         if info is None:
             raise UsageError(
@@ -149,7 +149,6 @@ class Originals(Dataset):
                 hint="Use it with folder:PATH or with ImageNet's own files, or choose png or jpeg.",
             )
         self.source = source
-        self._decode = decode
         self._info = info
         self.layout_note, self.skip_note = source.layout_note, source.skip_note
         self.thread_safe = source.thread_safe
@@ -157,8 +156,8 @@ class Originals(Dataset):
     def sample(self, index: int) -> tuple[Image, int]:
         raise NotImplementedError("image files are copied as they are")
 
-    def original(self, index: int, *, decode: bool = True) -> tuple[bytes, int]:
-        return self.source.original(index, decode=decode and self._decode)
+    def original(self, index: int) -> tuple[bytes, int]:
+        return self.source.original(index)
 
     def locate(self, index: int) -> str:
         return self.source.locate(index)

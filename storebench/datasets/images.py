@@ -251,14 +251,8 @@ def decode_rgb(content: bytes, where: str, size: tuple[int, int] = (SIDE, SIDE))
     return np.array(resized(_picture(content, where), size))
 
 
-def checked(content: bytes, where: str, *, decode: bool = True) -> bytes:
+def checked(content: bytes, where: str) -> bytes:
     """Return the bytes of an image file that `decode_rgb` decodes; it is decoded to find out."""
-    if not decode:
-        try:
-            if check_file(content).kind in (JPEG, PNG):
-                return content
-        except CorruptDataError as error:
-            raise CorruptDataError(error.what, where=where, hint=error.hint) from error
     try:
         _picture(content, where, reduced=True)
     except CorruptDataError:

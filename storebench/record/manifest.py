@@ -52,13 +52,9 @@ class Manifest(StoreSpec):
     build_s: float
     created_utc: str
     storebench_version: str
-    decoded: bool = True
 
     def write(self, folder: Path) -> None:
-        fields = dataclasses.asdict(self)
-        if self.decoded:
-            del fields["decoded"]
-        text = json.dumps(fields, indent=2, sort_keys=True)
+        text = json.dumps(dataclasses.asdict(self), indent=2, sort_keys=True)
         (folder / MANIFEST_NAME).write_text(text + "\n", encoding="utf-8")
 
     @classmethod

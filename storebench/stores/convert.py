@@ -54,7 +54,6 @@ class BuildOptions:
     processes: int | None = None
     replace: Replace = Replace.NEVER  # stores that may be removed to make room
     verify: bool = True  # whether every sample is read back before the store is published
-    decode: bool = True
     progress: Progress = silent  # shows the progress
     say: Say = mute  # receives messages for a waiting user
 
@@ -95,7 +94,7 @@ def convert_to(
     """Return the store of `dataset` that `backend` reads in the folder `target`, and build it if needed."""
     options = options or BuildOptions()
     source = dataset
-    dataset = Originals(source, decode=options.decode) if any_size(backend.codec) else source
+    dataset = Originals(source) if any_size(backend.codec) else source
     existing = None
     # Using an existing store takes no lock, because its folder may be read-only.
     with contextlib.suppress(CorruptStoreError, SchemaVersionError, OutputError):
@@ -125,9 +124,6 @@ def _existing(target: Path, dataset: Dataset, options: BuildOptions) -> Store | 
         if options.replace is Replace.NEVER:
             raise OutputError(f"the existing store has other samples ({change})", where=target, hint=FORCE)
         options.say(f"{target}: the store has other samples than requested ({change}); rebuilding it")
-        return None
-    if options.decode and not manifest.decoded and options.replace is not Replace.STALE:
-        options.say(f"{target}: its image files were copied without decoding them; rebuilding it")
         return None
     try:
         return open_store(target)
@@ -210,7 +206,6 @@ def _write(
         lossless=codec.lossless,
         psnr_db=psnr_db,
         build_s=build_s,
-        decoded=options.decode or not isinstance(dataset, Originals),
         created_utc=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         storebench_version=__version__,
     )

@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from storebench.arrays import Pixels
 from storebench.codecs import any_size, get_codec
-from storebench.datasets.images import checked
 from storebench.digests import DigestTable, sample_digest
 from storebench.errors import CorruptDataError, CorruptStoreError, DigestMismatchError, IntegrityError
 from storebench.formats import Backend, Reader, get_format, parse_backend
@@ -43,7 +42,7 @@ def verify_store(store: Path, reader: str | None = None, *, progress: Progress =
     check_sizes(store, manifest)
     get_format(manifest.format).check_structure(store)
     with progress(f"verifying {store.name}") as advance:
-        return verify_samples(store, manifest, table, reader, advance, decode=not manifest.decoded)
+        return verify_samples(store, manifest, table, reader, advance)
 
 
 def verify_samples(
@@ -52,8 +51,6 @@ def verify_samples(
     table: DigestTable,
     reader: str | None,
     advance: Advance,
-    *,
-    decode: bool = False,
 ) -> Verification:
     """Compare every sample of `store` with its row of `table`, uint8 [count, 16]; see `verify_store`."""
     started = time.perf_counter()
@@ -71,7 +68,7 @@ def verify_samples(
                 payloads = opened.fetch(indices)
             labels, codec = opened.labels[indices], opened.payload_codec
             fetched = _Fetched(indices=indices, labels=labels, payloads=payloads, codec=codec, pixels=pixels)
-            find = functools.partial(_first_error, fetched, store, manifest, table, decode)
+            find = functools.partial(_first_error, fetched, store, manifest, table)
             for error in threads.map(find, np.array_split(np.arange(len(indices)), THREADS)):
                 if error is not None:
                     raise error
@@ -122,7 +119,7 @@ class _Fetched:
 
 
 def _first_error(
-    fetched: _Fetched, store: Path, manifest: Manifest, table: DigestTable, decode: bool, rows: Indices
+    fetched: _Fetched, store: Path, manifest: Manifest, table: DigestTable, rows: Indices
 ) -> IntegrityError | None:
     """Return the error for the first of some rows that differs from what was written."""
     codec = get_codec(fetched.codec)
@@ -133,8 +130,6 @@ def _first_error(
         try:
             if fetched.payloads is not None and any_size(fetched.codec):
                 pixels = np.frombuffer(fetched.payloads[row], np.uint8)
-                if decode:
-                    checked(fetched.payloads[row], f"sample {index}")
             elif fetched.payloads is not None:
                 codec.decode_into(fetched.payloads[row], pixels)
         except CorruptDataError as error:

@@ -85,40 +85,11 @@ def does_not_decode() -> bytes:
     return bytes(content)
 
 
-def test_files_that_are_not_decoded_make_the_same_store(tmp_path: Path, cli: Cli) -> None:
-    photos = folder_of(tmp_path / "photos", {"a/1.png": picture("PNG"), "b/2.jpg": picture(number=3)})
-    asked = ("convert", "original", "lmdb+original", "--dataset", str(photos), "--json")
-    (files, lmdb), (unchecked_files, unchecked_lmdb) = (
-        json.loads(cli(*asked, "--out", str(tmp_path / out), *more).stdout)
-        for out, more in (("checked", ()), ("unchecked", ("--no-decode",)))
-    )
-    assert files["samples_digest"] == lmdb["samples_digest"]
-    assert unchecked_files["samples_digest"] == files["samples_digest"]
-    assert unchecked_lmdb["samples_digest"] == lmdb["samples_digest"]
-    assert cli("verify", unchecked_lmdb["path"]).returncode == 0
-    again = cli(*asked, "--out", str(tmp_path / "unchecked"))
-    assert "copied without decoding them; rebuilding it" in again.stderr
-    assert [store["built"] for store in json.loads(again.stdout)] == [True, True]
-    unchanged = cli(*asked, "--out", str(tmp_path / "checked"), "--no-decode")
-    assert [store["built"] for store in json.loads(unchanged.stdout)] == [False, False]
-
-
-def test_damage_that_only_decoding_finds_fails_later_without_it(tmp_path: Path, cli: Cli) -> None:
+def test_damage_that_only_decoding_finds_is_found(tmp_path: Path, cli: Cli) -> None:
     files = {f"a/{number:03}.png": picture("PNG", number) for number in range(100)}
     photos = folder_of(tmp_path / "photos", files | {"a/041.png": does_not_decode()})
-    asked = ("convert", "lmdb+original", "--dataset", str(photos), "--out", str(tmp_path / "stores"))
-    refused = cli(*asked)
+    refused = cli("convert", "lmdb+original", "--dataset", str(photos), "--out", str(tmp_path / "stores"))
     assert (refused.returncode, "a/041.png" in refused.stderr) == (5, True)
-    assert cli(*asked, "--no-decode").returncode == 0
-    [store] = (tmp_path / "stores").glob("*/lmdb+original")
-    found = cli("verify", str(store))
-    assert (found.returncode, "sample 41" in found.stderr) == (5, True), found.stderr
-    ran = cli(
-        *("run", "lmdb+original", "--dataset", str(photos), "--stores", str(tmp_path / "stores")),
-        *("--compute", "none", "--batch-size", "1", "--replicates", "1", "--out", str(tmp_path / "run")),
-    )
-    assert ran.returncode == 5
-    assert "sample 41: original: a payload of" in ran.stderr
 
 
 def test_a_store_of_other_samples_says_what_has_changed(photos: Path, cli: Cli) -> None:
@@ -237,6 +208,6 @@ def bomb(kind: str, side: int) -> bytes:
 def test_a_bomb_of_any_kind_is_refused_before_it_is_decoded(kind: str, side: int, tmp_path: Path) -> None:
     root = folder_of(tmp_path / "photos", {"a/1.png": picture("PNG"), "a/2.bmp": bomb(kind, side)})
     dataset = open_at(root, image_size=32)
-    for read in (dataset.sample, dataset.original, lambda index: dataset.original(index, decode=False)):
+    for read in (dataset.sample, dataset.original):
         with pytest.raises(StorebenchError, match=r"a/2\.bmp: .* pixels"):
             read(1)
