@@ -1,21 +1,20 @@
 """SGD with momentum by Caffe's rule, in place, with torch's arithmetic but without its optimizer classes."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import nn
 from torch.optim.sgd import sgd
 
 
-@dataclass(kw_only=True)
-class _Group:
+class _Group(NamedTuple):
     """Parameters with the same learning rate and decay, and their momentum."""
 
-    parameters: list[nn.Parameter]
+    parameters: list[torch.Tensor]
+    momentum: list[torch.Tensor | None]
     rate_factor: float
     weight_decay: float
-    buffers: dict[nn.Parameter, torch.Tensor | None] = field(default_factory=dict)
 
 
 class CaffeSgd:
@@ -25,12 +24,12 @@ class CaffeSgd:
         self, parameters: Mapping[str, nn.Parameter], *, momentum: float, weight_decay: float
     ) -> None:
         self._momentum = momentum
-        weights = [value for name, value in parameters.items() if not name.endswith("bias")]
-        biases = [value for name, value in parameters.items() if name.endswith("bias")]
-        self._groups = [
-            _Group(parameters=weights, rate_factor=1.0, weight_decay=weight_decay),
-            _Group(parameters=biases, rate_factor=2.0, weight_decay=0.0),
-        ]
+        self._groups = []
+        for are_biases, rate_factor, decay in ((False, 1.0, weight_decay), (True, 2.0, 0.0)):
+            group = [value for name, value in parameters.items() if name.endswith("bias") is are_biases]
+            # Zeros give the same first update as no momentum.
+            zeros = [torch.zeros_like(value, requires_grad=False) for value in group]
+            self._groups.append(_Group([*group], [*zeros], rate_factor, decay))
 
     def forget_gradients(self) -> None:
         """Make the next backward pass start without gradients."""
@@ -39,38 +38,21 @@ class CaffeSgd:
                 parameter.grad = None
 
     def step(self, rate: float) -> None:
-        """Update every parameter that has a gradient, at a learning rate."""
+        """Update every parameter, all of which have gradients, at a learning rate."""
         with torch.no_grad():
-            for group in self._groups:
-                self._update(group, rate)
+            for group in filter(lambda group: group.parameters, self._groups):
+                sgd(
+                    group.parameters,
+                    [parameter.grad for parameter in group.parameters if parameter.grad is not None],
+                    group.momentum,
+                    weight_decay=group.weight_decay,
+                    momentum=self._momentum,
+                    lr=rate * group.rate_factor,
+                    dampening=0.0,
+                    nesterov=False,
+                    maximize=False,
+                )
 
     def momentum(self) -> list[torch.Tensor]:
-        """Return the momentum of every parameter, of the same shape; zeros before the first update."""
-        return [
-            self._momentum_of(group, parameter) for group in self._groups for parameter in group.parameters
-        ]
-
-    def _momentum_of(self, group: _Group, parameter: nn.Parameter) -> torch.Tensor:
-        buffer = group.buffers.get(parameter)
-        if buffer is None:
-            # Zeros give the same update as no momentum.
-            buffer = group.buffers[parameter] = torch.zeros_like(parameter, requires_grad=False)
-        return buffer
-
-    def _update(self, group: _Group, rate: float) -> None:
-        changed = [parameter for parameter in group.parameters if parameter.grad is not None]
-        if not changed:
-            return
-        buffers = [group.buffers.get(parameter) for parameter in changed]
-        sgd(
-            list[torch.Tensor](changed),
-            [parameter.grad for parameter in changed if parameter.grad is not None],
-            buffers,
-            weight_decay=group.weight_decay,
-            momentum=self._momentum,
-            lr=rate * group.rate_factor,
-            dampening=0.0,
-            nesterov=False,
-            maximize=False,
-        )
-        group.buffers.update(zip(changed, buffers, strict=True))
+        """Return the momentum of every parameter, of the same shape."""
+        return [buffer for group in self._groups for buffer in group.momentum if buffer is not None]
