@@ -1,19 +1,12 @@
 """The ranks of a job as a group: waiting for each other, and passing values, outside of everything that is timed."""
 
-import os
 from datetime import timedelta
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TypeVar, cast
 
 from storebench.errors import CellFailedError
 from storebench.ranks.heartbeat import NO_PROGRESS, RankProgress
 from storebench.ranks.membership import Membership
 from storebench.system.processes import fork_when_settled
-
-if TYPE_CHECKING:  # a process that is alone does not load it
-    from torch._C._distributed_c10d import TCPStore
-
-# Time to reach the rendezvous, which is there before any rank is started.
-CONNECT_S = 8.0
 
 # Words of torch.distributed's errors when another rank has gone, in lower case.
 _LOST = (
@@ -96,51 +89,19 @@ class TorchGroup(Group):
         self._dist.destroy_process_group()
 
 
-def join(
-    membership: Membership,
-    device: str,
-    timeout_s: float,
-    *,
-    progress: RankProgress = NO_PROGRESS,
-    connect_s: float = CONNECT_S,
-) -> Group:
+def join(membership: Membership, device: str, timeout_s: float, progress: RankProgress) -> Group:
     """Join the other ranks of a job that torchrun has started, and return the group."""
     import torch
     import torch.distributed as dist
 
     fork_when_settled()  # the workers of its loader are forked, beside the threads of gloo
-    store = _rendezvous(connect_s)
-    timeout = timedelta(seconds=timeout_s)
-    store.set_timeout(timeout)
     on_gpus = device.startswith("cuda")
     if on_gpus:
         torch.cuda.set_device(device)
     with progress.waiting():
-        dist.init_process_group(
-            "cpu:gloo,cuda:nccl" if on_gpus else "gloo",
-            store=dist.PrefixStore("storebench", store),  # type: ignore[attr-defined]
-            rank=membership.rank,
-            world_size=membership.ranks,
-            timeout=timeout,
-        )
+        backend = "cpu:gloo,cuda:nccl" if on_gpus else "gloo"
+        dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
     return TorchGroup(membership, progress)
-
-
-def _rendezvous(connect_s: float) -> "TCPStore":
-    """Return a connection to the store by which ranks find each other; torchrun has set its address."""
-    import torch.distributed as dist
-
-    host, port = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
-    try:
-        store: TCPStore = dist.TCPStore(  # type: ignore[attr-defined]
-            host, int(port), is_master=False, timeout=timedelta(seconds=connect_s)
-        )
-    except (RuntimeError, ValueError):  # torch raises one for a connection that fails, the other for no port
-        raise CellFailedError(
-            f"the rendezvous at {host}:{port} cannot be reached within {connect_s:g} s",
-            hint="Look for a firewall, or for a host name that other nodes cannot resolve.",
-        ) from None
-    return store
 
 
 def lost_another(error: BaseException) -> bool:

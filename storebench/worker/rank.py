@@ -75,7 +75,7 @@ def _joined(job: CellJob, me: Membership, progress: RankProgress) -> Group:
     if me.ranks != job.cell.ranks:
         raise CellFailedError(f"the launcher started {me.ranks} ranks for a cell of {job.cell.ranks}")
     progress.begin("the rendezvous")
-    group = join(me, device_of(job.cell, me), job.wait_s, progress=progress)
+    group = join(me, device_of(job.cell, me), job.wait_s, progress)
     if job.image is not None:
         # The ranks of a node share the mount namespace of their agent.
         if me.leads_node:

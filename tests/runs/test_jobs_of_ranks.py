@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import os
 import re
 import time
 from collections.abc import Iterator
@@ -12,8 +11,6 @@ from typing import Any
 import psutil
 import pytest
 
-from storebench.ranks.group import Group, join
-from storebench.ranks.membership import Membership
 from storebench.record.lines import LOGS_DIR, read_records
 from storebench.record.schema import CacheVerdict, Cell, Record
 from storebench.run.launch import answer_of
@@ -71,10 +68,6 @@ def two_ranks() -> Cell:
         dataset="mnist", limit=16, synthetic=True, model="tiny", backends=["lmdb"], ranks=2
     ).cells()
     return cell
-
-
-HANGING_COPY = pytest.mark.flaky(reruns=1, only_rerun=["no answer after 60 s"])
-"""A copy of this process, which has threads, was seen once to hang before it did anything: such a test runs again."""
 
 
 def answer_in_copies(job: CellJob, folder: Path) -> dict[str, Any]:
@@ -170,30 +163,10 @@ def test_a_rank_that_finds_no_store_is_named(bench: Bench, tmp_path: Path) -> No
     assert f" on node 0: {tmp_path / 'nothing'}: " in failure
 
 
-@HANGING_COPY
-def test_a_rank_that_cannot_reach_the_rendezvous_is_named(
-    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def misled(me: Membership, *args: Any, **kinds: Any) -> Group:
-        if me.rank == 1:
-            os.environ["MASTER_PORT"] = "1"
-        return join(me, *args, **kinds, connect_s=1)
-
-    monkeypatch.setattr("storebench.worker.rank.join", misled)
-    failure = answer_in_copies(cell_job(two_ranks(), bench.stores, tmp_path), tmp_path)["failure"]
-    assert failure.startswith("rank 1 on node 0: the rendezvous at 127.0.0.1:1 cannot be reached within 1 s")
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--ranks", "2", "--device", "cuda:1"), "with ranks the device is 'cuda'"),
-    ],
-)
-def test_ranks_that_make_no_sense_are_refused(words: tuple[str, ...], said: str, bench: Bench) -> None:
-    done = bench.cli("run", "lmdb", *SMALL, *words, "--dry-run")
+def test_ranks_that_make_no_sense_are_refused(bench: Bench) -> None:
+    done = bench.cli("run", "lmdb", *SMALL, "--ranks", "2", "--device", "cuda:1", "--dry-run")
     assert done.returncode == 2
-    assert said in done.stderr
+    assert "with ranks the device is 'cuda'" in done.stderr
 
 
 def test_trainers_with_too_few_samples_are_refused(bench: Bench, tmp_path: Path) -> None:
