@@ -84,11 +84,11 @@ class BatchRequest:
 class Spans:
     """When a batch was made, by ``time.perf_counter_ns`` (one clock for all processes on Linux)."""
 
-    start_ns: int
-    fetch_ns: int
-    decode_ns: int
-    prep_ns: int
-    ready_ns: int
+    start_ns: int = 0
+    fetch_ns: int = 0
+    decode_ns: int = 0
+    prep_ns: int = 0
+    ready_ns: int = 0
 
 
 @dataclass(kw_only=True, slots=True)
@@ -98,8 +98,8 @@ class LoadedBatch:
     pixels: torch.Tensor
     labels: Indices
     indices: Indices
-    spans: Spans
-    payload_bytes: int
+    spans: Spans = field(default_factory=Spans)
+    payload_bytes: int = 0
     worker: int = LOOP_WORKER
     io: BatchIo | None = None
 
@@ -138,7 +138,6 @@ def empty_batch(shape: tuple[int, ...]) -> LoadedBatch:
         pixels=torch.empty((0, *shape), dtype=torch.uint8),
         labels=none,
         indices=none,
-        spans=Spans(start_ns=now, fetch_ns=0, decode_ns=0, prep_ns=0, ready_ns=now),
-        payload_bytes=0,
+        spans=Spans(start_ns=now, ready_ns=now),
         io=BatchIo(0, 0, 0, 0, 0),
     )

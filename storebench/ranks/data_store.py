@@ -134,9 +134,23 @@ def cut(content: Bytes, sizes: ByteCounts) -> list[bytes]:
 
 
 @dataclass(kw_only=True)
-class Traffic:
-    """Samples, bytes and time of one rank's exchange in one epoch."""
+class Incoming:
+    """The messages of one step that this rank receives, with the rows that it does not hold itself."""
 
+    transfer: Transfer
+    messages: list[tuple[Positions, Bytes]] = field(default_factory=list)
+    works: list[dist.Work | None] = field(default_factory=list)
+
+
+@dataclass(kw_only=True)
+class Deliveries:
+    """Exchange and count the samples of one epoch, step by step; every rank goes through the same steps."""
+
+    transfers: Iterator[Transfer]
+    pack: Callable[[Indices], Bytes]
+    sizes: ByteCounts
+    messages: dist.ProcessGroup
+    progress: RankProgress
     from_memory: int = 0
     from_ranks: int = 0
     sent_bytes: int = 0
@@ -146,51 +160,18 @@ class Traffic:
     after_last_ns: int = 0
     buffer_bytes: int = 0
     most_buffer_bytes: int = 0
-
-    def take(self, size: int) -> None:
-        """Count the buffer of a message: positive when it is posted, negative when it is released."""
-        self.buffer_bytes += size
-        self.most_buffer_bytes = max(self.most_buffer_bytes, self.buffer_bytes)
-
-
-@dataclass(kw_only=True)
-class Incoming:
-    """The messages of one step that this rank receives, with the rows that it does not hold itself."""
-
-    transfer: Transfer
-    messages: list[tuple[Positions, Bytes]] = field(default_factory=list)
-    works: list[dist.Work | None] = field(default_factory=list)
-
-
-class Deliveries:
-    """Exchange the samples of one epoch between ranks, step by step; every rank goes through the same steps."""
-
-    def __init__(
-        self,
-        transfers: Iterable[Transfer],
-        *,
-        pack: Callable[[Indices], Bytes],
-        sizes: ByteCounts,
-        messages: dist.ProcessGroup,
-        progress: RankProgress,
-        traffic: Traffic,
-    ) -> None:
-        self._transfers = iter(transfers)
-        self._pack = pack
-        self._sizes = sizes
-        self._messages = messages
-        self._progress = progress
-        self._traffic = traffic
-        self._number = 0
-        self._incoming: collections.deque[Incoming] = collections.deque()
-        # Contents of messages, which must not change until they have arrived.
-        self._outgoing: collections.deque[tuple[list[Bytes], list[dist.Work | None]]] = collections.deque()
+    _number: int = 0
+    _incoming: collections.deque[Incoming] = field(default_factory=collections.deque)
+    # Contents of messages, which must not change until they have arrived.
+    _outgoing: collections.deque[tuple[list[Bytes], list[dist.Work | None]]] = field(
+        default_factory=collections.deque
+    )
 
     def over(self, batches: Iterator[LoadedBatch]) -> Iterator[LoadedBatch]:
         """Yield batches, exchanging their samples on the way; in a step without samples, this rank only sends."""
-        start, traffic = time.perf_counter_ns(), self._traffic
+        start = time.perf_counter_ns()
         self._post()
-        traffic.exchange_ns += time.perf_counter_ns() - start
+        self.exchange_ns += time.perf_counter_ns() - start
         for batch in batches:
             if not len(batch.indices):
                 self.take(batch.indices)
@@ -198,8 +179,8 @@ class Deliveries:
         start = time.perf_counter_ns()
         while self._outgoing:
             self._complete()
-        traffic.after_last_ns = time.perf_counter_ns() - start
-        traffic.exchange_ns += traffic.after_last_ns
+        self.after_last_ns = time.perf_counter_ns() - start
+        self.exchange_ns += self.after_last_ns
 
     def take(self, samples: Indices) -> Incoming:
         """Return this rank's batch of the next step, and post the messages of the step after it."""
@@ -208,36 +189,35 @@ class Deliveries:
             raise CellFailedError("the data store was asked for a batch that is not the next one of its plan")
         current = self._incoming.popleft()
         self._post()
-        traffic = self._traffic
-        traffic.waited_ns += self._wait(current.works)
+        self.waited_ns += self._wait(current.works)
         for rows, content in current.messages:
-            traffic.from_ranks += len(rows)
-            traffic.received_bytes += content.nbytes
-            traffic.take(-content.nbytes)
-        traffic.from_memory += len(current.transfer.held)
-        traffic.exchange_ns += time.perf_counter_ns() - start
+            self.from_ranks += len(rows)
+            self.received_bytes += content.nbytes
+            self._count(-content.nbytes)
+        self.from_memory += len(current.transfer.held)
+        self.exchange_ns += time.perf_counter_ns() - start
         return current
 
     def _post(self) -> None:
-        transfer = next(self._transfers, None)
+        transfer = next(self.transfers, None)
         if transfer is None:
             return
         while len(self._outgoing) >= STEPS_UNDER_WAY:
-            self._traffic.waited_ns += self._complete()
+            self.waited_ns += self._complete()
         incoming, tag = Incoming(transfer=transfer), self._number % _TAGS
         for source, rows in transfer.receive.items():
-            content = np.empty(int(self._sizes[transfer.samples[rows]].sum()), np.uint8)
+            content = np.empty(int(self.sizes[transfer.samples[rows]].sum()), np.uint8)
             incoming.messages.append((rows, content))
-            incoming.works.append(dist.irecv(torch.from_numpy(content), source, self._messages, tag))
-            self._traffic.take(content.nbytes)
+            incoming.works.append(dist.irecv(torch.from_numpy(content), source, self.messages, tag))
+            self._count(content.nbytes)
         self._incoming.append(incoming)
         contents: list[Bytes] = []
         works: list[dist.Work | None] = []
         for target, samples in transfer.send.items():
-            contents.append(content := self._pack(samples))
-            works.append(dist.isend(torch.from_numpy(content), target, self._messages, tag))
-            self._traffic.sent_bytes += content.nbytes
-            self._traffic.take(content.nbytes)
+            contents.append(content := self.pack(samples))
+            works.append(dist.isend(torch.from_numpy(content), target, self.messages, tag))
+            self.sent_bytes += content.nbytes
+            self._count(content.nbytes)
         self._outgoing.append((contents, works))
         self._number += 1
 
@@ -246,7 +226,7 @@ class Deliveries:
         contents, works = self._outgoing.popleft()
         waited_ns = self._wait(works)
         for content in contents:
-            self._traffic.take(-content.nbytes)
+            self._count(-content.nbytes)
         return waited_ns
 
     def _wait(self, works: Sequence[dist.Work | None]) -> int:
@@ -254,11 +234,16 @@ class Deliveries:
         if not works:
             return 0
         start = time.perf_counter_ns()
-        with self._progress.waiting():
+        with self.progress.waiting():
             for work in works:
                 assert work is not None, "this rank is a member of the group"
                 work.wait()
         return time.perf_counter_ns() - start
+
+    def _count(self, size: int) -> None:
+        """Count the buffer of a message: positive when it is posted, negative when it is released."""
+        self.buffer_bytes += size
+        self.most_buffer_bytes = max(self.most_buffer_bytes, self.buffer_bytes)
 
 
 class DataStore(Reader):
@@ -278,7 +263,6 @@ class DataStore(Reader):
         self._owners: Owners = np.empty(0, np.int32)
         self._held = HeldSamples(np.empty(0, np.int64))
         self._sizes = np.empty(0, np.int64)
-        self._traffic = Traffic()
         self._asked_before = 0
         self._messages = dist.new_group(backend="gloo", timeout=timedelta(seconds=MOST_WAIT_S))
         self._deliveries: Deliveries | None = None
@@ -291,41 +275,39 @@ class DataStore(Reader):
 
     def serve(self, plan: EpochPlan, batches: Iterator[LoadedBatch]) -> Iterator[LoadedBatch]:
         assert plan.everyone is not None
-        self._traffic = Traffic()
         self._asked_before = self._source.asked_samples
         if not self.filled:
             self._own(first_owners(self.manifest.count, plan.everyone))
-            yield from batches
-            return
         rank = self._group.membership.rank
+        transfers = (transfer_of(pieces, self._owners, rank) for pieces in plan.everyone)
         self._deliveries = Deliveries(
-            (transfer_of(pieces, self._owners, rank) for pieces in plan.everyone),
+            transfers=transfers if self.filled else iter(()),
             pack=self._held.pack,
             sizes=self._sizes,
             messages=self._messages,
             progress=self._group.progress,
-            traffic=self._traffic,
         )
-        yield from self._deliveries.over(batches)
+        yield from self._deliveries.over(batches) if self.filled else batches
 
     def close_epoch(self) -> DataStoreFacts:
         """Return the facts of the last epoch; at the end of the first one, the data store is full."""
         if not self.filled:
             self._seal()
-        traffic, held = self._traffic, self._held
+        counts, held = self._deliveries, self._held
+        assert counts is not None, "an epoch was served"
         return DataStoreFacts(
             held_samples=len(held.own) - held.missing,
             held_bytes=int(held.sizes.sum()),
             table_bytes=self._owners.nbytes + self._sizes.nbytes + self.labels.nbytes,
-            buffer_bytes=traffic.most_buffer_bytes,
+            buffer_bytes=counts.most_buffer_bytes,
             from_store=self._source.asked_samples - self._asked_before,
-            from_memory=traffic.from_memory,
-            from_ranks=traffic.from_ranks,
-            sent_bytes=traffic.sent_bytes,
-            received_bytes=traffic.received_bytes,
-            exchange_s=traffic.exchange_ns / 1e9,
-            waited_s=traffic.waited_ns / 1e9,
-            after_last_s=traffic.after_last_ns / 1e9,
+            from_memory=counts.from_memory,
+            from_ranks=counts.from_ranks,
+            sent_bytes=counts.sent_bytes,
+            received_bytes=counts.received_bytes,
+            exchange_s=counts.exchange_ns / 1e9,
+            waited_s=counts.waited_ns / 1e9,
+            after_last_s=counts.after_last_ns / 1e9,
             preload_s=self._preload_s,
             preload_device_bytes=self.preload_device_bytes,
         )

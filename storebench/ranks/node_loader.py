@@ -6,6 +6,7 @@ import itertools
 import os
 import pickle
 import uuid
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -121,8 +122,6 @@ def _lost(other: str) -> LostRankError:
 # Batches of a node that fit into the shared memory.
 HALVES = 2
 
-_NONE = np.empty(0, np.int64)
-
 
 class _Piece(NamedTuple):
     """A rank's piece of a batch, in a message: its place in the shared memory, and all but the pixels."""
@@ -134,7 +133,7 @@ class _Piece(NamedTuple):
     indices: Indices
 
 
-class NodeLoader(BatchLoader):
+class NodeLoader(BatchLoader, ABC):
     """Serve the batches of one rank. The first rank of its node reads them for all ranks there."""
 
     serves_empty = True
@@ -142,46 +141,35 @@ class NodeLoader(BatchLoader):
     def __init__(self, job: LoadJob, *, group: Group, workers: int = 0, pin: bool = False) -> None:
         super().__init__(job, workers=workers, pin=pin)
         self._group = group
-        self._side: _Reader | _Guest | None = None
+        self._rows = group.membership.local_ranks * job.batch_size
+        self._shape = batch_shape(job)[1:]
+        self._lines: list[Line] = []
+        self._is_open = False
 
     def open(self) -> list[ReaderReport]:
         """Connect the ranks of the node, allocate their shared memory, and open the reader on the first rank."""
-        reads = self._group.membership.leads_node
         # If a thread waits for other ranks, the loop does not.
-        lines = connect_node(self._group, NO_PROGRESS if reads and self.workers else self._group.progress)
-        rows = self._group.membership.local_ranks * self.job.batch_size
-        side: _Reader | _Guest = (
-            _Reader(self.job, lines, rows=rows, has_thread=self.workers > 0)
-            if reads
-            else _Guest(self.job, lines, rows=rows)
-        )
-        opened = side.open(pin=self.pin)
-        self._side = side
+        quiet = self._group.membership.leads_node and self.workers
+        self._lines = connect_node(self._group, NO_PROGRESS if quiet else self._group.progress)
+        opened = self._opened()
+        self._is_open = True
         return [opened]
 
-    def epoch(self, plan: EpochPlan) -> Iterator[LoadedBatch]:
-        assert self._side is not None, "the loader is open"
-        return self._side.epoch(plan)
-
     def close(self) -> list[ReaderReport]:
-        if self._side is None:
+        if not self._is_open:
             return []
-        side, self._side = self._side, None
-        return [side.close()]
+        self._is_open = False
+        return [self._closed()]
 
+    @abstractmethod
+    def _opened(self) -> ReaderReport: ...
 
-class _NodeMember:
-    """The memory and the connections of one rank."""
+    @abstractmethod
+    def _closed(self) -> ReaderReport: ...
 
-    def __init__(self, job: LoadJob, lines: Sequence[Line], *, rows: int) -> None:
-        self._job = job
-        self._lines = lines
-        self._rows = rows
-        self._shape = batch_shape(job)[1:]
-
-    def _take_memory(self, file: int | None, *, pin: bool) -> None:
+    def _take_memory(self, file: int | None) -> None:
         size = self._rows * int(np.prod(self._shape))
-        self._memory = Regions(file, pin=pin)
+        self._memory = Regions(file, pin=self.pin)
         self._memory.fit(size)
         if file is None:
             for _ in range(HALVES):
@@ -198,23 +186,18 @@ class _NodeMember:
         self._memory.close()
 
 
-class _Reader(_NodeMember):
-    """The part of the first rank of a node."""
+class NodeReader(NodeLoader):
+    """The loader of the first rank of a node."""
 
-    def __init__(self, job: LoadJob, lines: Sequence[Line], *, rows: int, has_thread: bool) -> None:
-        super().__init__(job, lines, rows=rows)
-        self._has_thread = has_thread
+    def _opened(self) -> ReaderReport:
         self._made: deque[Future[LoadedBatch | None]] = deque()
-        worker = 0 if has_thread else LOOP_WORKER
         self._half = 0
         self._producer = Producer(
-            dataclasses.replace(job, batch_size=rows),
+            dataclasses.replace(self.job, batch_size=self._rows),
             lambda shape: torch.from_numpy(self._halves[self._half][: shape[0]]),
-            worker,
+            0 if self.workers else LOOP_WORKER,
         )
-
-    def open(self, *, pin: bool) -> ReaderReport:
-        self._take_memory(None, pin=pin)
+        self._take_memory(None)
         for line in self._lines:
             line.send_file(self._memory.file)
         opened = self._producer.open()
@@ -224,40 +207,35 @@ class _Reader(_NodeMember):
     def epoch(self, plan: EpochPlan) -> Iterator[LoadedBatch]:
         """Read the batches of all ranks of the node, one call per step, and yield those of this rank."""
         plans = [plan.batches, *(line.receive() for line in self._lines)]
-        steps = list(itertools.zip_longest(*plans))
-        whole = [
-            np.concatenate([_NONE if indices is None else indices for indices in step]) for step in steps
-        ]
-        full = dataclasses.replace(plan, batches=[indices for indices in whole if len(indices)])
+        steps = list(zip(*plans, strict=True))
+        full = dataclasses.replace(
+            plan, batches=[np.concatenate(step) for step in steps if any(map(len, step))]
+        )
         batches = self._serve(steps, iter(requests_of(full, 1)))
-        if self._has_thread:
+        if self.workers:
             batches = _beside(batches, self._made)
         yield from batches
 
     def _serve(
-        self, steps: Sequence[Sequence[Indices | None]], requests: Iterator[BatchRequest]
+        self, steps: Sequence[Sequence[Indices]], requests: Iterator[BatchRequest]
     ) -> Iterator[LoadedBatch]:
         """Yield this rank's piece of each step after sending the others theirs."""
         owed = [0] * len(self._lines)
-        produce = self._producer.produce_counted if self._has_thread else self._producer.produce
+        produce = self._producer.produce_counted if self.workers else self._producer.produce
         for number, step in enumerate(steps):
             self._half = number % HALVES
             self._wait_for_room(owed, HALVES - 1)
-            sizes = [0 if indices is None else len(indices) for indices in step]
-            batch = produce(next(requests)) if sum(sizes) else empty_batch(self._shape)
-            stops = list(itertools.accumulate(sizes))
+            batch = produce(next(requests)) if any(map(len, step)) else empty_batch(self._shape)
+            stops = list(itertools.accumulate(map(len, step)))
             for guest, line in enumerate(self._lines):
-                if step[guest + 1] is None:
-                    continue
                 piece = slice(stops[guest], stops[guest + 1])
                 line.send(_Piece(self._half, piece, batch.spans, batch.labels[piece], batch.indices[piece]))
                 owed[guest] += 1
-            if step[0] is not None:
-                rows = slice(stops[0])
-                # With the payload bytes of the entire batch, which this rank requested.
-                yield dataclasses.replace(
-                    batch, pixels=batch.pixels[rows], labels=batch.labels[rows], indices=batch.indices[rows]
-                )
+            rows = slice(stops[0])
+            # With the payload bytes of the entire batch, which this rank requested.
+            yield dataclasses.replace(
+                batch, pixels=batch.pixels[rows], labels=batch.labels[rows], indices=batch.indices[rows]
+            )
         self._wait_for_room(owed, 0)
 
     def _wait_for_room(self, owed: list[int], most: int) -> None:
@@ -267,7 +245,7 @@ class _Reader(_NodeMember):
                 line.receive()
                 owed[guest] -= 1
 
-    def close(self) -> ReaderReport:
+    def _closed(self) -> ReaderReport:
         if any(not made.done() for made in self._made):
             # After an error elsewhere, the thread may still be reading. It ends with the process.
             return ReaderReport(pid=os.getpid(), open_ns=0)
@@ -276,12 +254,12 @@ class _Reader(_NodeMember):
         return closed
 
 
-class _Guest(_NodeMember):
-    """The part of each of the other ranks of a node."""
+class NodeGuest(NodeLoader):
+    """The loader of each of the other ranks of a node."""
 
-    def open(self, *, pin: bool) -> ReaderReport:
+    def _opened(self) -> ReaderReport:
         [self._line] = self._lines
-        self._take_memory(self._line.receive_file(), pin=pin)
+        self._take_memory(self._line.receive_file())
         return ReaderReport(pid=os.getpid(), open_ns=0)
 
     def epoch(self, plan: EpochPlan) -> Iterator[LoadedBatch]:
@@ -294,12 +272,11 @@ class _Guest(_NodeMember):
                 labels=piece.labels,
                 indices=piece.indices,
                 spans=piece.spans,
-                payload_bytes=0,
             )
             # The loop asks for the next batch when it has finished with this one.
             self._line.send(None)
 
-    def close(self) -> ReaderReport:
+    def _closed(self) -> ReaderReport:
         self._release()
         return ReaderReport(pid=os.getpid(), open_ns=0)
 

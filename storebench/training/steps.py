@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from storebench.errors import UsageError
-from storebench.loading.batch import LOOP_WORKER, LoadedBatch, Spans
+from storebench.loading.batch import LoadedBatch
 from storebench.settings.words import Compute, ComputeKind
 from storebench.training.ekf import Ekf
 from storebench.training.models import ModelSpec, Network
@@ -180,12 +180,8 @@ def warm_up(step: Step, shape: tuple[int, ...]) -> None:
     """Let the libraries choose their kernels and allocate memory before the clock runs; no weight changes."""
     if not isinstance(step, CpuStep):
         return
-    spans = Spans(start_ns=0, fetch_ns=0, decode_ns=0, prep_ns=0, ready_ns=0)
     labels = np.zeros(shape[0], dtype=np.int64)
-    pixels = torch.full(shape, 128, dtype=torch.uint8)
-    batch = LoadedBatch(
-        pixels=pixels, labels=labels, indices=labels, spans=spans, payload_bytes=0, worker=LOOP_WORKER
-    )
+    batch = LoadedBatch(pixels=torch.full(shape, 128, dtype=torch.uint8), labels=labels, indices=labels)
     for _ in range(2):
         step.copy(batch)
         step.rehearse()

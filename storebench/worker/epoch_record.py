@@ -20,12 +20,13 @@ from storebench.record.schema import (
     Record,
     Status,
     TierFacts,
+    TrainerFacts,
 )
 from storebench.record.steps import StepTable, step_ends
 from storebench.worker.epoch import Epoch
 from storebench.worker.epoch_proof import Proof
 from storebench.worker.setup import Setup
-from storebench.worker.tournament import TrainerPart, trainer_part
+from storebench.worker.tournament import Played, trainer_facts
 
 
 def cache_failure(cache: CacheFacts | None) -> str | None:
@@ -50,7 +51,8 @@ class RankEpoch:
     proof: Proof | None
     data_store: DataStoreFacts | None = None
     barrier_ns: int = 0
-    trainer: TrainerPart | None = None
+    played: Played
+    trainer: TrainerFacts | None = None
     requests: RequestTable | None = None
 
 
@@ -90,7 +92,7 @@ def part_of(
     trainer = None
     if table is not None:
         record = with_cold_rates(epoch_record(record, table), table)
-        trainer = trainer_part(setup, epoch.played, epoch.held_out_score, record.test_accuracy)
+        trainer = trainer_facts(setup, epoch.held_out_score, record.test_accuracy)
     return RankEpoch(
         membership=setup.membership,
         record=record,
@@ -98,6 +100,7 @@ def part_of(
         proof=proof,
         data_store=epoch.data_store,
         barrier_ns=epoch.barrier_ns,
+        played=epoch.played,
         trainer=trainer,
     )
 

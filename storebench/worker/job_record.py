@@ -82,8 +82,10 @@ def joined(setup: Setup, parts: Sequence[RankEpoch], cost: dict[str, Any], judge
     cache = first.record.cache
     if cache is not None:
         cache = dataclasses.replace(cache, curve=curve_facts.curve, reason=curve_facts.reason)
-    trainer_parts = [part.trainer for part in parts if part.trainer is not None]
-    trainers = trainers_facts(trainer_parts) if trainer_parts else None
+    leading = [
+        part.trainer for part in parts[:: len(parts) // setup.cell.trainers] if part.trainer is not None
+    ]
+    trainers = trainers_facts(leading, [part.played for part in parts]) if leading else None
     accuracy = first.record.test_accuracy
     if trainers is not None and trainers.best_trainer is not None:
         accuracy = trainers.per_trainer[trainers.best_trainer].test_accuracy

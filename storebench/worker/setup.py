@@ -218,9 +218,10 @@ def _loader(cell: Cell, job: LoadJob, group: Group) -> BatchLoader:
             return ReceivingLoader(job, workers=cell.workers, pin=pin)
         return get_loader(cell.loader)(job, workers=cell.workers, pin=pin)
     if cell.share is Share.NODE:
-        from storebench.ranks.node_loader import NodeLoader
+        from storebench.ranks.node_loader import NodeGuest, NodeReader
 
-        return NodeLoader(job, group=group, workers=cell.workers, pin=pin)
+        kind = NodeReader if group.membership.leads_node else NodeGuest
+        return kind(job, group=group, workers=cell.workers, pin=pin)
     from storebench.ranks.data_store import StoreLoader
 
     return StoreLoader(job, group=group, fill=cell.store_fill, pin=pin)

@@ -1,5 +1,6 @@
 """Tournaments between the trainers of a job (LTFB), in the pauses after steps of an epoch; and who won."""
 
+import contextlib
 import dataclasses
 import itertools
 import math
@@ -13,7 +14,7 @@ import numpy as np
 
 from storebench.formats.base import Indices, Reader
 from storebench.loading.proof import opened_again
-from storebench.ranks.trainers import Trainer, partner_of, tournaments_in
+from storebench.ranks.trainers import partner_of, tournaments_in
 from storebench.record.schema import Game, TrainerFacts, TrainersFacts
 from storebench.training.evaluate import count_right
 from storebench.training.steps import CpuStep
@@ -41,10 +42,7 @@ class HeldOut:
         self.samples, self.read = len(held_out), 0
         self.own: Indices = np.array_split(held_out, trainer.ranks)[trainer.rank]
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
+    def close(self) -> None:
         if self._reader is not None:
             self._reader.close()
 
@@ -82,7 +80,7 @@ class Tournament:
 
     def __exit__(self, *_error: object) -> None:
         if self._held_out is not None:
-            self._held_out.__exit__()
+            self._held_out.close()
             self.played.samples = self._held_out.read
 
     def __call__(self) -> bool:
@@ -138,39 +136,27 @@ def held_out_score(setup: Setup) -> float | None:
     """Return the share of a trainer's held-out samples that its network classifies correctly."""
     if setup.cell.trainers == 1 or not isinstance(setup.step, CpuStep) or setup.traits.ready_made:
         return None
-    with HeldOut(setup) as held_out:
+    with contextlib.closing(HeldOut(setup)) as held_out:
         return held_out.right(setup.step) / held_out.samples
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrainerPart:
-    """One rank's part in an epoch of its trainer; only the first rank of a trainer knows the test accuracy."""
-
-    trainer: Trainer
-    facts: TrainerFacts
-    played: Played
-
-
-def trainer_part(
-    setup: Setup, played: Played, held_out_score: float | None, test_accuracy: float | None
-) -> TrainerPart | None:
-    """Return this rank's part in an epoch of its trainer; None if all ranks train one network."""
+def trainer_facts(
+    setup: Setup, held_out_score: float | None, test_accuracy: float | None
+) -> TrainerFacts | None:
+    """Return the facts of this rank's trainer in an epoch; None if all ranks train one network."""
     if not setup.sampling.parts:
         return None
     part = setup.sampling.parts[setup.trainer.number]
-    facts = TrainerFacts(
+    return TrainerFacts(
         training_samples=len(part.training),
         held_out_samples=len(part.held_out),
         held_out_score=held_out_score,
         test_accuracy=test_accuracy,
     )
-    return TrainerPart(trainer=setup.trainer, facts=facts, played=played)
 
 
-def trainers_facts(parts: Sequence[TrainerPart]) -> TrainersFacts:
-    """Return the facts about the trainers of a job in an epoch, from the parts of all ranks in rank order."""
-    played = [part.played for part in parts]
-    leading = [part.facts for part in parts if part.trainer.leads]
+def trainers_facts(leading: Sequence[TrainerFacts], played: Sequence[Played]) -> TrainersFacts:
+    """Return the facts about the trainers of a job, from those of each one's first rank and the games of all ranks."""
     scores = [trainer.held_out_score for trainer in leading]
     measured = [score for score in scores if score is not None]
     by_rank = [tournaments.tournament_s for tournaments in played]
@@ -179,16 +165,16 @@ def trainers_facts(parts: Sequence[TrainerPart]) -> TrainersFacts:
         # The first one in a tie.
         best_trainer=scores.index(max(measured)) if measured and len(measured) == len(scores) else None,
         tournaments=len(played[0].tournament_s),
-        games=tuple(_games(parts)),
+        games=tuple(_games(played)),
         tournament_s=math.fsum(max(seconds) for seconds in zip(*by_rank, strict=True)),
         tournament_wait_s=statistics.fmean(tournaments.wait_s for tournaments in played),
         tournament_samples=sum(tournaments.samples for tournaments in played),
     )
 
 
-def _games(parts: Sequence[TrainerPart]) -> Iterator[Game]:
+def _games(played: Sequence[Played]) -> Iterator[Game]:
     """Yield every side of every game, with the seconds of the slowest rank, by tournament and trainer."""
-    sides = [game for part in parts for game in part.played.games]
+    sides = [game for tournaments in played for game in tournaments.games]
     sides.sort(key=lambda game: (game.number, game.trainer))
     for _, game_sides in itertools.groupby(sides, key=lambda game: (game.number, game.trainer)):
         of_ranks = list(game_sides)

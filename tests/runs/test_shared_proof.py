@@ -42,7 +42,7 @@ SMALL_JOB: dict[str, Any] = {"synthetic": True, "limit": 32, "batch_size": 8, "r
 def rank(group: Group, *, job: CellJob, faulty: int | None) -> list[Record]:
     """Run a rank; on one of them, batches of the timed pass have the pixels of one sample throughout."""
     if group.membership.rank == faulty:
-        produce, epoch = Producer.produce, node_loader._Guest.epoch
+        produce, epoch = Producer.produce, node_loader.NodeGuest.epoch
 
         def wrong(self: Producer, request: BatchRequest) -> LoadedBatch:
             return spoiled(produce(self, request))
@@ -51,7 +51,7 @@ def rank(group: Group, *, job: CellJob, faulty: int | None) -> list[Record]:
             return map(spoiled, epoch(self, plan))
 
         setattr(Producer, "produce", wrong)  # noqa: B010 - this process is a copy that ends with its job
-        setattr(node_loader._Guest, "epoch", wrong_epoch)  # noqa: B010
+        setattr(node_loader.NodeGuest, "epoch", wrong_epoch)  # noqa: B010
     return run_replicate(Setup.of(job, group=group))
 
 
@@ -123,7 +123,7 @@ def test_ranks_that_do_not_train_together_may_have_other_weights(
     compute: str, bench: Bench, run_folder: Path
 ) -> None:
     found = run_ranks(ranked_cell("lmdb", **SMALL_JOB, sync="none", compute=compute), bench, run_folder)
-    assert_sound(found, run_folder)
+    assert_sound(found)
 
 
 def test_a_rank_that_runs_other_code_fails_the_job(

@@ -4,14 +4,13 @@ import contextlib
 import json
 import multiprocessing
 import os
-import re
 import signal
 import socket
 import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import Any
@@ -20,15 +19,12 @@ import psutil
 import pytest
 
 from storebench.ranks import agent
-from storebench.ranks.heartbeat import Position
 from storebench.ranks.launch import (
     JobEnding,
     RankWatch,
     Team,
-    Tell,
     agent_command,
     collect_output,
-    tell_nobody,
 )
 from tests.support.copies import RANKS, import_now
 
@@ -54,8 +50,6 @@ if me.rank == 1 and fault == "killed":
     os.kill(os.getpid(), signal.SIGKILL)
 if me.rank == 1 and fault == "terminated":
     os.kill(os.getpid(), signal.SIGTERM)
-if me.rank == 1 and fault == "stopped":
-    os.kill(os.getpid(), signal.SIGSTOP)
 if me.rank == 1 and fault == "raises":
     write_failure(folder, me.rank, "a bug")
     os._exit(5)
@@ -98,11 +92,11 @@ def family(pid: int) -> list[psutil.Process]:
 
 
 @contextlib.contextmanager
-def started(folder: Path, fault: str, ranks: int = 2) -> Iterator[Started]:
+def started(folder: Path, fault: str) -> Iterator[Started]:
     """Start a job of small ranks; end what is left of it."""
     program = folder.parent / "rank $$.py"
     program.write_text(RANK)
-    command = agent_command(Team(ranks=ranks), folder, [str(program), str(folder), fault])
+    command = agent_command(Team(ranks=2), folder, [str(program), str(folder), fault])
     process = multiprocessing.get_context("fork").Process(target=run_agent, args=(command[4:], folder))
     with warnings.catch_warnings():
         # From Python 3.12 on: this process may have threads, which the agent does not need.
@@ -130,13 +124,11 @@ def run_agent(arguments: list[str], folder: Path) -> None:
         os._exit(agent.main(arguments))
 
 
-def run(
-    folder: Path, fault: str, *, stall_s: float = 30, ranks: int = 2, tell: Tell = tell_nobody
-) -> JobEnding:
+def run(folder: Path, fault: str) -> JobEnding:
     folder.mkdir()
-    watch = RankWatch(folder, Team(ranks=ranks), stall_s)
-    with started(folder, fault, ranks) as process:
-        ending = watch.wait(process, 60, tell)  # type: ignore[arg-type]
+    watch = RankWatch(folder, Team(ranks=2), 30)
+    with started(folder, fault) as process:
+        ending = watch.wait(process, 60)  # type: ignore[arg-type]
         if ending.failure is not None:
             assert time.time() - (folder / "facts-1.json").stat().st_mtime < 10
         return ending
@@ -147,16 +139,14 @@ def facts_of(folder: Path, rank: int) -> dict[str, Any]:
     return facts
 
 
-def test_ranks_run_with_as_many_threads_as_a_plain_process(folder: Path) -> None:
-    assert run(folder, "none", ranks=3) == JobEnding(code=0)
-    facts = [facts_of(folder, rank) for rank in range(3)]
-    assert [fact["threads"] for fact in facts] == [None, None, None]
+def test_ranks_run_with_as_many_threads_as_a_plain_process_and_their_output_goes_to_the_log(
+    folder: Path,
+) -> None:
+    assert run(folder, "none") == JobEnding(code=0)
+    facts = [facts_of(folder, rank) for rank in range(2)]
+    assert [fact["threads"] for fact in facts] == [None, None]
     with socket.socket() as free:
         free.bind(("127.0.0.1", int(facts[0]["port"])))  # nobody listens there any more
-
-
-def test_the_output_of_each_rank_goes_to_the_log(folder: Path) -> None:
-    run(folder, "none")
     log = folder.parent / "log"
     assert log.read_text() == "", "the agent itself has nothing to say"
     collect_output(folder, log)
@@ -179,19 +169,6 @@ def test_the_rank_that_fails_is_named_and_the_others_end(fault: str, failure: st
     assert (ending.code, ending.failure) == (1, failure)
     for rank in range(2):
         assert not psutil.pid_exists(facts_of(folder, rank)["pid"])
-
-
-def test_a_stopped_rank_is_named_and_all_positions_told(folder: Path) -> None:
-    told: list[Sequence[Position]] = []
-    ending = run(folder, "stopped", stall_s=1, tell=told.append)
-    assert [(position.rank, position.name, position.batches) for position in told[-1]] == [
-        (0, "epoch 0", 1),
-        (1, "epoch 0", 0),
-    ]
-    assert ending.code is None
-    # A stopped process is blamed as soon as another rank is late, which may be before its own time is over.
-    said = r"rank 1 on node 0 made no progress for [\d.]+ s during epoch 0; its process is stopped"
-    assert re.match(said, ending.failure or ""), ending.failure
 
 
 def test_ranks_end_with_an_agent_that_is_told_to_end(folder: Path) -> None:

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from storebench.formats.base import Indices
-from storebench.loading.batch import LOOP_WORKER, LoadedBatch, Spans
+from storebench.loading.batch import LoadedBatch
 from storebench.ranks.communication import communication
 from storebench.ranks.data_parallel import Exchanging, RankStep, make_rank_step
 from storebench.ranks.group import Group
@@ -48,9 +48,6 @@ def batch_of(shape: tuple[int, int, int], indices: Indices) -> LoadedBatch:
         pixels=torch.from_numpy(stacked),
         labels=np.asarray(indices, np.int64) % 10,
         indices=indices,
-        spans=Spans(start_ns=0, fetch_ns=0, decode_ns=0, prep_ns=0, ready_ns=0),
-        payload_bytes=0,
-        worker=LOOP_WORKER,
     )
 
 

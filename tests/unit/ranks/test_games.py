@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from storebench.loading.batch import LOOP_WORKER, LoadedBatch, Spans
+from storebench.loading.batch import LoadedBatch
 from storebench.ranks.data_parallel import RankStep, make_rank_step
 from storebench.ranks.games import exchanged, packed, summed, trainer_group, unpack
 from storebench.ranks.group import Group
@@ -25,14 +25,8 @@ State = npt.NDArray[np.float32]
 def noise(seed: int) -> LoadedBatch:
     generator = np.random.default_rng(seed)
     labels = generator.integers(0, 10, BATCH)
-    return LoadedBatch(
-        pixels=torch.from_numpy(generator.integers(0, 256, (BATCH, *SHAPE), np.uint8)),
-        labels=labels,
-        indices=labels,
-        spans=Spans(start_ns=0, fetch_ns=0, decode_ns=0, prep_ns=0, ready_ns=0),
-        payload_bytes=0,
-        worker=LOOP_WORKER,
-    )
+    pixels = torch.from_numpy(generator.integers(0, 256, (BATCH, *SHAPE), np.uint8))
+    return LoadedBatch(pixels=pixels, labels=labels, indices=labels)
 
 
 def train(step: RankStep, trainer: Trainer, seeds: range) -> None:

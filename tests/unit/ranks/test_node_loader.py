@@ -10,7 +10,7 @@ from storebench.loading.batch import LoadJob
 from storebench.ranks import node_loader
 from storebench.ranks.group import LostRankError, TorchGroup
 from storebench.ranks.membership import Membership
-from storebench.ranks.node_loader import Line, NodeLoader
+from storebench.ranks.node_loader import Line, NodeGuest
 from storebench.testing.stores import build_small_store
 
 
@@ -23,7 +23,7 @@ def test_a_rank_without_its_reader_names_it_and_closes(
     there.close()
     monkeypatch.setattr(node_loader, "connect_node", lambda *_more: [Line(here, "rank 0 on node 0")])
     group = TorchGroup(Membership(rank=1, ranks=2, local_rank=1, local_ranks=2))
-    loader = NodeLoader(LoadJob(store=small.path, backend=parse_backend("lmdb"), batch_size=4), group=group)
+    loader = NodeGuest(LoadJob(store=small.path, backend=parse_backend("lmdb"), batch_size=4), group=group)
     with pytest.raises(LostRankError, match="rank 0 on node 0, which shares batches"):
         loader.open()
     assert loader.close() == []

@@ -1,5 +1,7 @@
 """Trainers of a job: their ranks, their samples and their pairs, from numbers that every rank knows."""
 
+import itertools
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +19,7 @@ from storebench.ranks.trainers import (
 )
 from storebench.record.schema import Game, TrainerFacts
 from storebench.settings.words import TrainerData
-from storebench.worker.tournament import Played, TrainerPart, trainers_facts
+from storebench.worker.tournament import Played, trainers_facts
 
 PARTITIONED, REPLICATED = TrainerData.PARTITIONED, TrainerData.REPLICATED
 
@@ -95,14 +97,7 @@ def test_pairs_and_epochs_are_drawn_from_different_streams() -> None:
 
 def test_consecutive_ranks_form_a_trainer() -> None:
     places = [Trainer.of(Membership(rank=rank, ranks=6, local_ranks=6), 2) for rank in range(6)]
-    assert [(place.number, place.rank) for place in places] == [
-        (0, 0),
-        (0, 1),
-        (0, 2),
-        (1, 0),
-        (1, 1),
-        (1, 2),
-    ]
+    assert [(place.number, place.rank) for place in places] == [*itertools.product(range(2), range(3))]
     assert {place.ranks for place in places} == {3}
     assert [place.leads for place in places] == [True, False, False] * 2
     assert list(places[0].members(1)) == [3, 4, 5]
@@ -118,28 +113,23 @@ def test_tournaments_are_counted_over_the_epochs_of_a_process(steps: int, every:
         assert all(epoch * steps < (number + 1) * every <= (epoch + 1) * steps for number in numbers)
 
 
-def part_of_rank(number: int, rank: int, *, seconds: float, score: float) -> TrainerPart:
-    """Return the part of one rank of two trainers of two ranks that played one tournament."""
+def played_by(number: int, seconds: float) -> Played:
+    """Return the only tournament of a rank of one of two trainers."""
     game = Game(
         number=0, step=10, trainer=number, partner=1 - number, samples=8, own_score=0.5, partner_score=0.25,
         winner=number, sent_bytes=100, seconds=seconds,
     )  # fmt: skip
-    return TrainerPart(
-        trainer=Trainer(number=number, trainers=2, rank=rank, ranks=2),
-        facts=TrainerFacts(training_samples=72, held_out_samples=8, held_out_score=score),
-        played=Played(games=[game], tournament_s=[2 * seconds], wait_s=seconds, samples=16),
-    )
+    return Played(games=[game], tournament_s=[2 * seconds], wait_s=seconds, samples=16)
 
 
 def test_the_slowest_rank_counts_in_games_and_tournaments() -> None:
-    seconds = {(0, 0): 1.0, (0, 1): 3.0, (1, 0): 2.0, (1, 1): 0.5}
-    parts = [
-        part_of_rank(number, rank, seconds=took, score=0.5 + number / 8)
-        for (number, rank), took in seconds.items()
+    seconds = [(0, 1.0), (0, 3.0), (1, 2.0), (1, 0.5)]
+    leading = [
+        TrainerFacts(training_samples=72, held_out_samples=8, held_out_score=score) for score in (0.5, 0.6)
     ]
-    facts = trainers_facts(parts)
+    facts = trainers_facts(leading, [played_by(number, took) for number, took in seconds])
     assert [(game.trainer, game.seconds) for game in facts.games] == [(0, 3.0), (1, 2.0)]
     assert facts.tournament_s == 6.0
-    assert facts.tournament_wait_s == sum(seconds.values()) / 4
+    assert facts.tournament_wait_s == 6.5 / 4
     assert facts.tournament_samples == 64
     assert facts.best_trainer == 1

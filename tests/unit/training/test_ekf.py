@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from storebench.errors import UsageError
-from storebench.loading.batch import LoadedBatch, Spans
+from storebench.loading.batch import LoadedBatch
 from storebench.run.scenario import make_scenario
 from storebench.settings.words import Compute
 from storebench.training.ekf import DRIFT, NOISE, VARIANCE, Ekf
@@ -108,12 +108,9 @@ def error_of(model: str, seed: int, presentations: int) -> float:
     torch.manual_seed(seed)
     step = make_step(Compute("real"), MODELS[model], (14, 14, 1), 10, "cpu")
     assert isinstance(step, CpuStep)
-    spans = Spans(start_ns=0, fetch_ns=0, decode_ns=0, prep_ns=0, ready_ns=0)
     for _ in range(0, presentations, 50):
         pixels, labels = drawn(50)
-        step.copy(
-            LoadedBatch(pixels=pixels, labels=labels, indices=labels, spans=spans, payload_bytes=0, worker=-1)
-        )
+        step.copy(LoadedBatch(pixels=pixels, labels=labels, indices=labels))
         step.compute()
     pixels, labels = drawn(1000)
     with torch.no_grad():

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from storebench.loading.batch import LOOP_WORKER, LoadedBatch, Spans
+from storebench.loading.batch import LoadedBatch
 from storebench.settings.words import Compute
 from storebench.training.models import MODELS
 from storebench.training.steps import CpuStep, CudaStep, make_step
@@ -26,10 +26,7 @@ def batch_of(count: int, seed: int) -> LoadedBatch:
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, 10, count)
     pixels = torch.from_numpy(rng.integers(0, 256, (count, *SHAPE), dtype=np.uint8)).pin_memory()
-    spans = Spans(start_ns=0, fetch_ns=0, decode_ns=0, prep_ns=0, ready_ns=0)
-    return LoadedBatch(
-        pixels=pixels, labels=labels, indices=labels, spans=spans, payload_bytes=0, worker=LOOP_WORKER
-    )
+    return LoadedBatch(pixels=pixels, labels=labels, indices=labels)
 
 
 def step_on(device: str) -> CpuStep:
@@ -82,8 +79,10 @@ def test_the_records_of_a_gpu(workers: int, tmp_path: Path) -> None:
         "512",
         "--batch-size",
         "32",
+        "--threads",
+        "1",
     ]
-    words += ["--model", "cifar10_quick", "--device", "cuda", "--workers", str(workers), "--threads", "1"]
+    words += ["--model", "cifar10_quick", "--device", "cuda", "--workers", str(workers)]
     done = storebench(*words, "--stores", str(tmp_path / "stores"), "--out", str(out), "--json")
     assert done.returncode == 0, done.stderr
     records: list[dict[str, Any]] = json.loads(done.stdout)

@@ -9,7 +9,7 @@ from torch import nn
 
 from storebench.arrays import ImageShape
 from storebench.errors import UnknownNameError, UsageError
-from storebench.loading.batch import LOOP_WORKER, LoadedBatch, Spans
+from storebench.loading.batch import LoadedBatch
 from storebench.settings.words import Compute
 from storebench.training.models import MODELS, ModelSpec, Network, get_model
 from storebench.training.steps import CpuStep, make_step
@@ -54,14 +54,7 @@ def test_pixels_are_scaled_channel_by_channel_on_the_way_in() -> None:
 
 
 def batch_of(pixels: torch.Tensor, labels: list[int]) -> LoadedBatch:
-    return LoadedBatch(
-        pixels=pixels,
-        labels=np.array(labels, dtype=np.int64),
-        indices=np.arange(len(labels)),
-        spans=Spans(start_ns=0, fetch_ns=0, decode_ns=0, prep_ns=0, ready_ns=0),
-        payload_bytes=0,
-        worker=LOOP_WORKER,
-    )
+    return LoadedBatch(pixels=pixels, labels=np.array(labels, dtype=np.int64), indices=np.arange(len(labels)))
 
 
 def test_the_weights_are_to_the_bit_those_of_torchs_own_optimizer() -> None:
