@@ -11,7 +11,6 @@ from tests.faults.invariants import (
     complete_run_problems,
     failures_name_a_file,
     file_problems,
-    is_whole,
     run_problems,
     store_problems,
 )
@@ -199,30 +198,6 @@ class Report(Verb):
         return [f"report/{name} is missing" for name in self.known if not (work / "report" / name).exists()]
 
 
-@dataclass(kw_only=True)
-class Trace(Verb):
-    """``trace`` over an older trace."""
-
-    def prepare(self, work: Path) -> None:
-        self.templates.run(work)
-        (work / "trace.json").write_text('{"traceEvents": []}')
-
-    def command(self, work: Path) -> list[str]:
-        return ["trace", "run", "--out", "trace.json"]
-
-    def after_fault(self, work: Path, ending: Ending) -> list[str]:
-        path = work / "trace.json"
-        if not path.exists():
-            return ["the older trace is gone"]
-        return [] if is_whole(path) else [f"trace.json is not whole ({path.stat().st_size} bytes)"]
-
-    def complete(self, work: Path) -> list[str]:
-        found = self.after_fault(work, Ending(code=0, stdout="", stderr=""))
-        if not found and not json.loads((work / "trace.json").read_text())["traceEvents"]:
-            found.append("the trace is the older one")
-        return found
-
-
 SHARED = 'backends = ["memory:shared"]\nworkers = 1'
 
 
@@ -252,5 +227,4 @@ def all_verbs(templates: Templates) -> list[Verb]:
         worker,
         Resume(name="bench --resume", templates=templates, points=64, sample=8, replicates=2),
         Report(name="report", templates=templates, points=32, sample=2),
-        Trace(name="trace", templates=templates, points=24, sample=4),
     ]

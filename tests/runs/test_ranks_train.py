@@ -30,7 +30,15 @@ from storebench.worker.job import CellJob
 from storebench.worker.replicate import run as run_replicate
 from storebench.worker.setup import Setup
 from tests.support.harness_tools import SAMPLES, SIX, Bench, run_folder_in, steps_of
-from tests.support.rank_cells import RankRun, RankWork, assert_sound, ranked_cell, run_ranks
+from tests.support.rank_cells import (
+    RankRun,
+    RankWork,
+    assert_sound,
+    plain_rank,
+    ranked_cell,
+    run_ranks,
+    sound_ranks,
+)
 from tests.support.same_training import assert_same_losses, assert_same_weights
 
 RANKS, BATCH = 3, 11
@@ -45,7 +53,7 @@ MATRICES: dict[str, dict[str, Any]] = {
     "cifar10": {"dataset": "cifar10", "limit": 100},
 }
 Weights = dict[str, npt.NDArray[np.float32]]
-Plain = Callable[[str], tuple[RankRun, Path]]
+Plain = Callable[[str], RankRun]
 
 
 def weights_of(setup: Setup) -> Weights:
@@ -88,12 +96,11 @@ def whole(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> RankRun:
 
 @pytest.fixture(scope="module")
 def plain(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Plain:
-    """Train LeNet in three ranks, once from each backend; return what they made, and the folder of the run."""
+    """Train LeNet in three ranks, once from each backend; return what they made."""
 
     @functools.cache
-    def plain(backend: str) -> tuple[RankRun, Path]:
-        run = run_folder_in(tmp_path_factory.mktemp("plain"), bench)
-        return trained(cell_of(backend), bench, run), run
+    def plain(backend: str) -> RankRun:
+        return trained(cell_of(backend), bench, run_folder_in(tmp_path_factory.mktemp("plain"), bench))
 
     return plain
 
@@ -103,9 +110,9 @@ def plain(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Plain:
     [pytest.param(name, marks=() if name in DEFAULT_BACKENDS else pytest.mark.full) for name in SIX],
 )
 def test_lenet_trains_in_ranks_as_in_one_process_from(backend: str, whole: RankRun, plain: Plain) -> None:
-    found, run = plain(backend)
+    found = plain(backend)
     assert_same_training(found, whole)
-    assert_sound(found, run)
+    assert_sound(found)
     assert found.record.coverage is not None
     assert found.record.coverage.unique == SAMPLES
     assert found.record.coverage.timed_checked >= 64
@@ -116,7 +123,7 @@ def test_a_global_batch_is_dealt_to_the_ranks(plain: Plain, bench: Bench, run_fo
     strong = cell_of("lmdb", batch_size=None, global_batch_size=RANKS * BATCH)
     assert strong.batch_size == BATCH
     found = trained(strong, bench, run_folder)
-    assert found.losses.tobytes() == plain("lmdb")[0].losses.tobytes()
+    assert found.losses.tobytes() == plain("lmdb").losses.tobytes()
     assert found.job.global_batch_size == RANKS * BATCH
 
 
@@ -155,7 +162,7 @@ def test_an_empty_barrier_takes_as_long_as_a_clock_inside_says(bench: Bench, run
 
 def test_a_record_says_what_each_rank_did(bench: Bench, run_folder: Path) -> None:
     found = trained(cell_of("lmdb", warmup_steps=2), bench, run_folder)
-    assert_sound(found, run_folder)
+    assert_sound(found)
     job, record = found.job, found.record
     assert [one.samples for one in job.per_rank] == [4 * BATCH + 1, 4 * BATCH + 1, 4 * BATCH]
     assert record.timed_samples == SAMPLES - 2 * RANKS * BATCH
@@ -210,7 +217,7 @@ def ahead_on_a_second_node(group: Group, *, job: CellJob) -> tuple[list[Record],
 
 def test_clocks_of_two_machines_are_never_subtracted(bench: Bench, run_folder: Path) -> None:
     found = trained(cell_of("lmdb"), bench, run_folder, ahead_on_a_second_node)
-    assert_sound(found, run_folder)
+    assert_sound(found)
     assert found.job.nodes == 2
     assert max(one.seconds for one in found.job.per_rank) <= found.record.timed_s < 60
     since_barrier = [(one.begin_s or 0.0, one.end_s or 0.0) for one in found.job.per_rank]
@@ -243,13 +250,13 @@ def test_a_second_node_in_another_cache_state_fails_the_job(bench: Bench, run_fo
 
 def test_ranks_with_workers_serve_the_same_samples(plain: Plain, bench: Bench, run_folder: Path) -> None:
     found = trained(cell_of("lmdb", workers=1), bench, run_folder)
-    assert_sound(found, run_folder)
-    assert_same_training(found, plain("lmdb")[0])
+    assert_sound(found)
+    assert_same_training(found, plain("lmdb"))
 
 
 def test_ranks_that_only_load_do_not_wait_for_each_other(bench: Bench, run_folder: Path) -> None:
     found = trained(cell_of("lmdb", compute="none", model="none", passes=2), bench, run_folder)
-    assert_sound(found, run_folder)
+    assert_sound(found)
     assert found.job.sync is None
     assert found.job.wait_for_slowest_s is found.job.exposed_communication_s is None
     assert found.job.link is found.job.ring_bound_s is None
@@ -259,9 +266,8 @@ def test_ranks_that_only_load_do_not_wait_for_each_other(bench: Bench, run_folde
 LATE_S = 0.010
 
 
-def late_rank(group: Group, *, job: CellJob) -> tuple[list[Record], Weights]:
-    """Run a rank; every batch of rank 1 comes late."""
-    setup = Setup.of(job, group=group)
+def late_rank(setup: Setup) -> None:
+    """Let every batch of rank 1 come late."""
     serve = setup.loader.epoch
 
     def late(plan: EpochPlan) -> Iterator[LoadedBatch]:
@@ -269,16 +275,14 @@ def late_rank(group: Group, *, job: CellJob) -> tuple[list[Record], Weights]:
             time.sleep(LATE_S)
             yield batch
 
-    if group.membership.rank == 1:
+    if setup.membership.rank == 1:
         setup.loader.epoch = late  # type: ignore[method-assign]
-    return run_replicate(setup), {}
 
 
 @pytest.mark.quiet
 def test_the_wait_for_the_slowest_rank_is_apart_from_communication(bench: Bench, run_folder: Path) -> None:
     cell = cell_of("memory:native", compute="emulated:30", model="none", sync="after", ranks=2, batch_size=20)
-    found = trained(cell, bench, run_folder, late_rank)
-    assert_sound(found, run_folder)
+    found = sound_ranks(cell, bench, run_folder, late_rank)
     waits = [one.wait_for_slowest_s or 0.0 for one in found.job.per_rank]
     late_s = found.record.steps * LATE_S
     # Beside a busy process, everything takes longer, including sleeps.
@@ -315,12 +319,11 @@ def test_a_rank_that_serves_its_samples_in_another_order_is_named(
 ) -> None:
     """The job as a whole serves every sample once, so only the order of this rank's own plan can tell."""
 
-    def work(group: Group, *, job: CellJob) -> tuple[list[Record], Weights]:
-        setup = Setup.of(job, group=group)
+    def change(setup: Setup) -> None:
         if setup.membership.rank in backwards:
             setup.loader.__class__ = BackwardsLoader
-        return run_replicate(setup), {}
 
+    work = functools.partial(plain_rank, change=change)
     found = trained(cell_of("lmdb", limit=2 * RANKS * BATCH), bench, run_folder, work)
     assert found.record.coverage is not None
     assert found.record.coverage.complete
@@ -331,7 +334,7 @@ def test_a_rank_that_serves_its_samples_in_another_order_is_named(
 def test_the_rates_of_a_job_from_a_cold_start_are_those_of_all_ranks(bench: Bench, run_folder: Path) -> None:
     cell = cell_of("hdf5", cache="cold", compute="none", model="none", ranks=2, batch_size=20)
     found = trained(cell, bench, run_folder)
-    assert_sound(found, run_folder)
+    assert_sound(found)
     cache = found.record.cache
     assert cache is not None
     assert cache.resident_frac_before == 0

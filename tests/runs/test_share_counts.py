@@ -35,7 +35,7 @@ def test_what_comes_before_the_first_batch_is_data_wait(
 ) -> None:
     monkeypatch.setattr(loader, "requests_of", slowly(loader.requests_of))
     found = shared(bench, run_folder, share)
-    assert_sound(found, run_folder)
+    assert_sound(found)
     for rank in found.job.per_rank:
         assert rank.data_wait_s >= SLOW_S
         assert rank.begin_s is not None

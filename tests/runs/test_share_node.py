@@ -13,21 +13,11 @@ import pytest
 from storebench.formats.reads.planned import Turns
 from storebench.loading.batch import EpochPlan, LoadedBatch
 from storebench.ranks import node_loader
-from storebench.ranks.group import Group
 from storebench.ranks.node_loader import Line
 from storebench.record.lines import read_records
-from storebench.record.schema import Record
-from storebench.worker.job import CellJob
-from storebench.worker.replicate import run as run_replicate
 from storebench.worker.setup import Setup
 from tests.support.harness_tools import SAMPLES, SMALL, Bench, cell_job, wait_for
-from tests.support.rank_cells import (
-    NAMED_S,
-    RankRun,
-    assert_sound,
-    ranked_cell,
-    run_ranks,
-)
+from tests.support.rank_cells import NAMED_S, RankRun, ranked_cell, run_ranks, sound_ranks
 
 RANKS = 3
 """200 samples of MNIST are 6 steps of 33 and one of 2, so the last rank has none in the last step."""
@@ -50,8 +40,7 @@ def requested(found: RankRun) -> list[int | None]:
 
 def test_losses_are_bit_identical_to_those_of_a_reader_per_rank(bench: Bench, run_folder: Path) -> None:
     alone = run_ranks(small("lmdb:direct"), bench, run_folder)
-    shared = run_ranks(small("lmdb:direct", share="node"), bench, run_folder)
-    assert_sound(shared, run_folder)
+    shared = sound_ranks(small("lmdb:direct", share="node"), bench, run_folder)
     assert shared.losses.tobytes() == alone.losses.tobytes()
     assert shared.record.digests == alone.record.digests
     assert shared.record.coverage is not None
@@ -66,8 +55,7 @@ def test_losses_are_bit_identical_to_those_of_a_reader_per_rank(bench: Bench, ru
 
 def test_each_node_has_a_reader_of_its_own(bench: Bench, run_folder: Path) -> None:
     alone = run_ranks(small("lmdb", ranks=4, batch_size=9), bench, run_folder)
-    shared = run_ranks(small("lmdb", ranks=4, batch_size=9, share="node"), bench, run_folder, nodes=2)
-    assert_sound(shared, run_folder)
+    shared = sound_ranks(small("lmdb", ranks=4, batch_size=9, share="node"), bench, run_folder, nodes=2)
     assert shared.losses.tobytes() == alone.losses.tobytes()
     assert shared.record.digests == alone.record.digests
     assert shared.job.nodes == 2
@@ -103,8 +91,7 @@ def test_ranks_that_get_the_pieces_of_each_other_fail_the_job(
 
 def test_ranks_without_a_sample_in_the_middle_of_an_epoch_are_served(bench: Bench, run_folder: Path) -> None:
     cell = small("lmdb", share="node", compute="none", model="none", passes=4)
-    found = run_ranks(cell, bench, run_folder)
-    assert_sound(found, run_folder)
+    found = sound_ranks(cell, bench, run_folder)
     assert (found.job.total_samples, found.job.duplicates) == (4 * SAMPLES, 0)
     by_rank = found.steps["samples"].reshape(-1, RANKS)
     assert by_rank[6::7].tolist() == [[1, 1, 0]] * 4
@@ -113,9 +100,8 @@ def test_ranks_without_a_sample_in_the_middle_of_an_epoch_are_served(bench: Benc
 LATE_S = 0.020
 
 
-def late_guest(group: Group, *, job: CellJob) -> tuple[list[Record], None]:
-    """Run a rank; the last one takes its time over every batch."""
-    setup = Setup.of(job, group=group)
+def late_guest(setup: Setup) -> None:
+    """Let the last rank take its time over every batch."""
     serve = setup.loader.epoch
 
     def late(plan: EpochPlan) -> Iterator[LoadedBatch]:
@@ -123,9 +109,8 @@ def late_guest(group: Group, *, job: CellJob) -> tuple[list[Record], None]:
             yield batch
             time.sleep(LATE_S)
 
-    if group.membership.rank == RANKS - 1:
+    if setup.membership.rank == RANKS - 1:
         setup.loader.epoch = late  # type: ignore[method-assign]
-    return run_replicate(setup), None
 
 
 @pytest.mark.parametrize("way", [IN_LOOP, BY_THREAD], ids=["in the loop", "by a thread"])
@@ -134,8 +119,7 @@ def test_no_batch_is_overwritten_before_every_rank_has_used_it(
 ) -> None:
     """The reader and the other ranks wait for room: the reader is at most two batches ahead."""
     cell = small("lmdb", share="node", compute="none", model="none", passes=2, **way)
-    found = run_ranks(cell, bench, run_folder, late_guest)
-    assert_sound(found, run_folder)
+    found = sound_ranks(cell, bench, run_folder, late_guest)
     waits = np.array([rank.data_wait_s for rank in found.job.per_rank])
     late_s = (found.record.steps - 2) * LATE_S
     assert (waits > 0.5 * late_s).all()
@@ -144,8 +128,7 @@ def test_no_batch_is_overwritten_before_every_rank_has_used_it(
 @pytest.mark.still_pages
 def test_a_cold_store_is_read_by_one_rank(bench: Bench, run_folder: Path) -> None:
     cell = small("lmdb:direct", share="node", cache="cold", compute="none", model="none")
-    found = run_ranks(cell, bench, run_folder)
-    assert_sound(found, run_folder)
+    found = sound_ranks(cell, bench, run_folder)
     first, *others = (rank.device_read_bytes for rank in found.job.per_rank)
     if first is None:
         pytest.skip("the kernel does not count reads here")
@@ -197,17 +180,15 @@ def begun_by(run: Path, rank: int) -> Path:
     return run / f"begun-{rank}"
 
 
-def telling(group: Group, *, job: CellJob) -> tuple[list[Record], None]:
-    """Run a rank, and create a file when its timed epoch begins."""
-    setup = Setup.of(job, group=group)
+def telling(setup: Setup) -> None:
+    """Create a file when the timed epoch of a rank begins."""
     serve = setup.loader.epoch
 
     def told(plan: EpochPlan) -> Iterator[LoadedBatch]:
-        begun_by(job.run, group.membership.rank).touch()
+        begun_by(setup.job.run, setup.membership.rank).touch()
         yield from serve(plan)
 
     setup.loader.epoch = told  # type: ignore[method-assign]
-    return run_replicate(setup), None
 
 
 def hold_turn(turns: Turns, begun: Sequence[Path], held: threading.Event) -> None:
@@ -230,12 +211,11 @@ def test_readers_of_ranks_wait_for_their_turn(share: str, bench: Bench, run_fold
     holder.start()
     try:
         wait_for(held.is_set)
-        found = run_ranks(cell, bench, run_folder, telling)
+        found = sound_ranks(cell, bench, run_folder, telling)
     finally:
         for file in begun:
             file.touch()
         holder.join()
         turns.close()
-    assert_sound(found, run_folder)
     waits = found.steps["data_wait_ns"].reshape(-1, 2)[0] / 1e9
     assert (waits > 0.8 * HELD_S).all()

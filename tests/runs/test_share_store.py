@@ -1,31 +1,22 @@
 """A data store in memory: the same training as with ranks that read separately, without reads once it is full."""
 
 import dataclasses
-import functools
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import psutil
 import pytest
 
-from storebench.analysis.checks.records import validate_records
 from storebench.probes.page_count import Residency, resident
-from storebench.ranks.group import Group
 from storebench.ranks.heartbeat import Position
-from storebench.record.lines import RECORDS_NAME, read_records
-from storebench.record.schema import CacheVerdict, Cell, DataStoreFacts, Record
-from storebench.worker.job import CellJob
-from storebench.worker.replicate import run as run_replicate
+from storebench.record.lines import read_records
+from storebench.record.schema import CacheVerdict, Cell, DataStoreFacts
 from storebench.worker.setup import Setup
-from tests.support.harness_tools import SAMPLES, SMALL, Bench, cell_job, scenario, steps_of, wait_for
+from tests.support.harness_tools import SAMPLES, SMALL, Bench, wait_for
 from tests.support.photo_folders import write_photos
-from tests.support.rank_cells import NAMED_S
-from tests.support.rank_processes import in_ranks
+from tests.support.rank_cells import NAMED_S, RankRun, ranked_cell, sound_ranks
 
 RANKS, BATCH = 3, 11
 """200 samples of MNIST are 6 steps of 33 and one of 2, in which the last rank has no samples but still has to send."""
@@ -35,83 +26,57 @@ PIXELS = 28 * 28
 FILLS = ("preload", "first-epoch")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Epochs:
-    """The records of a cell's epochs, and the losses of all its steps."""
+def facts_of(found: RankRun, epoch: int) -> list[DataStoreFacts]:
+    """Return the facts of each rank's part of the data store."""
+    job = found.records[epoch].job
+    assert job is not None
+    return [rank.data_store for rank in job.per_rank if rank.data_store is not None]
 
-    records: list[Record]
-    losses: npt.NDArray[np.float32]
 
-    def facts(self, epoch: int) -> list[DataStoreFacts]:
-        """Return the facts of each rank's part of the data store."""
-        job = self.records[epoch].job
-        assert job is not None
-        held = [rank.data_store for rank in job.per_rank]
-        return [facts for facts in held if facts is not None]
-
-    def total(self, epoch: int, name: str) -> int:
-        """Return the sum of a count over all ranks."""
-        return sum(getattr(facts, name) for facts in self.facts(epoch))
+def total(found: RankRun, epoch: int, name: str) -> int:
+    """Return the sum of a count over all ranks."""
+    return sum(getattr(facts, name) for facts in facts_of(found, epoch))
 
 
 def cell_of(backend: str = "lmdb", **matrix: Any) -> Cell:
-    asked = {"dataset": "mnist", "limit": SAMPLES, "ranks": RANKS, "batch_size": BATCH, "epochs": 2} | matrix
-    [cell] = scenario(backends=[backend], **asked).cells()
-    return cell
-
-
-def rank(group: Group, *, job: CellJob) -> list[Record]:
-    return run_replicate(Setup.of(job, group=group))
-
-
-def run_epochs(cell: Cell, bench: Bench, run: Path, work: Any = rank) -> Epochs:
-    """Run a cell in copies of this process, and check that nothing is wrong with its records."""
-    job = cell_job(cell, bench.stores, run)
-    records, *others = in_ranks(cell.ranks, functools.partial(work, job=job))
-    assert others == [[]] * (cell.ranks - 1)
-    assert [record.failure for record in records] == [None] * cell.epochs
-    found = [
-        str(finding) for finding in validate_records([(record, run / RECORDS_NAME) for record in records])
-    ]
-    assert found == []
-    losses = [steps_of(record, run)["loss"][:: cell.ranks] for record in records]
-    return Epochs(records=records, losses=np.concatenate(losses).astype(np.float32))
+    asked = {"limit": SAMPLES, "ranks": RANKS, "batch_size": BATCH, "epochs": 2} | matrix
+    return ranked_cell(backend, **asked)
 
 
 def test_ranks_train_from_memory_as_from_the_store(bench: Bench, run_folder: Path) -> None:
-    alone = run_epochs(cell_of("png", ranks=2), bench, run_folder)
+    alone = sound_ranks(cell_of("png", ranks=2), bench, run_folder)
     for fill in FILLS:
-        found = run_epochs(cell_of("png", ranks=2, share="store", store_fill=fill), bench, run_folder)
+        found = sound_ranks(cell_of("png", ranks=2, share="store", store_fill=fill), bench, run_folder)
         assert found.losses.tobytes() == alone.losses.tobytes()
         for mine, theirs in zip(found.records, alone.records, strict=True):
             assert mine.digests == theirs.digests
             assert mine.coverage is not None
             assert mine.coverage.unique == SAMPLES
             assert mine.coverage.timed_checked >= 64
-        assert found.total(0, "from_store") == (SAMPLES if fill == "first-epoch" else 0)
-        assert found.total(1, "from_store") == 0
-        assert found.total(1, "from_memory") + found.total(1, "from_ranks") == SAMPLES
-        assert found.total(1, "from_ranks") > SAMPLES // 3
-        assert (found.total(0, "received_bytes") > 0) is (fill == "preload")
+        assert total(found, 0, "from_store") == (SAMPLES if fill == "first-epoch" else 0)
+        assert total(found, 1, "from_store") == 0
+        assert total(found, 1, "from_memory") + total(found, 1, "from_ranks") == SAMPLES
+        assert total(found, 1, "from_ranks") > SAMPLES // 3
+        assert (total(found, 0, "received_bytes") > 0) is (fill == "preload")
 
 
 @pytest.mark.parametrize("fill", FILLS)
 def test_each_rank_holds_its_share_and_bounded_buffers(fill: str, bench: Bench, run_folder: Path) -> None:
     passes = 6  # long enough that messages which are never done with would exceed the bound
     asked: dict[str, Any] = {"epochs": 3, "passes": passes, "compute": "none", "model": "none"}
-    found = run_epochs(cell_of(share="store", store_fill=fill, **asked), bench, run_folder)
-    for facts in (one for epoch in range(3) for one in found.facts(epoch)):
+    found = sound_ranks(cell_of(share="store", store_fill=fill, **asked), bench, run_folder)
+    for facts in (one for epoch in range(3) for one in facts_of(found, epoch)):
         assert SAMPLES // RANKS - BATCH <= facts.held_samples <= SAMPLES // RANKS + BATCH
         assert facts.held_bytes == facts.held_samples * PIXELS
         assert facts.buffer_bytes <= 2 * (1 + RANKS) * BATCH * PIXELS
         assert facts.table_bytes == SAMPLES * (4 + 8 + 8)
     for epoch in (1, 2):
-        facts_of_ranks = found.facts(epoch)
+        facts_of_ranks = facts_of(found, epoch)
         assert all(one.sent_bytes > 0 and one.received_bytes > 0 for one in facts_of_ranks)
-        assert found.total(epoch, "sent_bytes") == found.total(epoch, "received_bytes")
-        assert found.total(epoch, "received_bytes") == found.total(epoch, "from_ranks") * PIXELS
+        assert total(found, epoch, "sent_bytes") == total(found, epoch, "received_bytes")
+        assert total(found, epoch, "received_bytes") == total(found, epoch, "from_ranks") * PIXELS
         assert all(0 < one.waited_s < one.exchange_s for one in facts_of_ranks)
-    assert all((one.preload_s is None) is (fill == "first-epoch") for one in found.facts(0))
+    assert all((one.preload_s is None) is (fill == "first-epoch") for one in facts_of(found, 0))
 
 
 @pytest.mark.still_pages
@@ -120,7 +85,7 @@ def test_the_second_epoch_reads_nothing_from_a_store_that_is_cold(
     fill: str, bench: Bench, run_folder: Path
 ) -> None:
     cell = cell_of("hdf5", share="store", store_fill=fill, cache="cold", compute="none", model="none")
-    found = run_epochs(cell, bench, run_folder)
+    found = sound_ranks(cell, bench, run_folder)
     first, second = found.records
     assert second.cache is not None
     assert first.cache is not None
@@ -132,41 +97,42 @@ def test_the_second_epoch_reads_nothing_from_a_store_that_is_cold(
         assert first.cold_rates
         assert second.cold_rates == ()
         assert (second.cache.resident_frac_before, second.cache.resident_frac_after) == (0.0, 0.0)
-    assert found.total(1, "from_store") == 0
+    assert total(found, 1, "from_store") == 0
     if second.counters.device_read_bytes is None:
         pytest.skip("the kernel does not count reads here")
     assert second.counters.device_read_bytes < 0.1 * SAMPLES * PIXELS
-    filled = found.total(0, "preload_device_bytes") if fill == "preload" else first.counters.device_read_bytes
+    filled = (
+        total(found, 0, "preload_device_bytes") if fill == "preload" else first.counters.device_read_bytes
+    )
     assert filled is not None
     assert filled > 0.9 * SAMPLES * PIXELS
 
 
-def late_count(group: Group, *, job: CellJob) -> list[Record]:
+def late_count(setup: Setup) -> None:
     """Let rank 0 count pages half a second later than the others."""
-    if not group.membership.rank:
+    if not setup.membership.rank:
 
         def counted_late(files: list[Path]) -> Residency:
             time.sleep(0.5)
             return resident(files)
 
         pytest.MonkeyPatch().setattr("storebench.worker.epoch.resident", counted_late)
-    return rank(group, job=job)
 
 
 @pytest.mark.still_pages
 def test_no_rank_reads_for_its_proof_before_all_have_counted(bench: Bench, run_folder: Path) -> None:
     asked: dict[str, Any] = {"share": "store", "store_fill": "first-epoch", "cache": "cold"}
     cell = cell_of("hdf5", **asked, compute="none", model="none")
-    _, second = run_epochs(cell, bench, run_folder, late_count).records
+    _, second = sound_ranks(cell, bench, run_folder, late_count).records
     assert second.cache is not None
     assert second.cache.resident_frac_after == 0.0
 
 
 def test_a_rank_without_a_sample_still_sends(bench: Bench, run_folder: Path) -> None:
     cell = cell_of(share="store", limit=4, batch_size=1, passes=4, compute="none", model="none")
-    found = run_epochs(cell, bench, run_folder)
+    found = sound_ranks(cell, bench, run_folder)
     assert [record.samples for record in found.records] == [16, 16]
-    assert found.total(1, "from_ranks") > 0
+    assert total(found, 1, "from_ranks") > 0
 
 
 def test_image_files_of_any_size_are_exchanged_as_they_are(
@@ -176,34 +142,32 @@ def test_image_files_of_any_size_are_exchanged_as_they_are(
     write_photos(tmp_path / "photos", each=7)
     folder = {"dataset": f"folder:{tmp_path / 'photos'}", "limit": None, "image_size": 40, "model": "tiny"}
     asked = folder | {"ranks": 2, "batch_size": 3}
-    alone = run_epochs(cell_of(backend, **asked), bench, run_folder)
-    found = run_epochs(cell_of(backend, share="store", **asked), bench, run_folder)
+    alone = sound_ranks(cell_of(backend, **asked), bench, run_folder)
+    found = sound_ranks(cell_of(backend, share="store", **asked), bench, run_folder)
     assert found.losses.tobytes() == alone.losses.tobytes()
     assert [mine.digests for mine in found.records] == [theirs.digests for theirs in alone.records]
-    assert found.total(1, "from_ranks") > 0
-    assert found.total(1, "held_bytes") == found.records[1].payload_bytes
+    assert total(found, 1, "from_ranks") > 0
+    assert total(found, 1, "held_bytes") == found.records[1].payload_bytes
 
 
 LATE_S = 0.02
 
 
-def late_rank(group: Group, *, job: CellJob) -> list[Record]:
-    """Run a rank; rank 1 begins every step late, so it sends late."""
-    setup = Setup.of(job, group=group)
+def late_rank(setup: Setup) -> None:
+    """Let rank 1 begin every step late, so that it sends late."""
     compute = setup.step.compute
 
     def late() -> None:
         time.sleep(LATE_S)
         compute()
 
-    if group.membership.rank == 1:
+    if setup.membership.rank == 1:
         setup.step.compute = late  # type: ignore[method-assign]
-    return run_replicate(setup)
 
 
 def test_waiting_for_another_rank_is_data_wait(bench: Bench, run_folder: Path) -> None:
     cell = cell_of(share="store", compute="none", model="none", passes=2, ranks=2)
-    found = run_epochs(cell, bench, run_folder, late_rank)
+    found = sound_ranks(cell, bench, run_folder, late_rank)
     job = found.records[1].job
     assert job is not None
     prompt, late = job.per_rank

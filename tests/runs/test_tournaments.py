@@ -11,20 +11,29 @@ import pytest
 
 from storebench.formats.base import Batch, Indices, Reader
 from storebench.loading.proof import opened_again
-from storebench.record.schema import TrainersFacts
+from storebench.record.schema import Cell, TrainersFacts
 from storebench.record.steps import step_ends
 from storebench.worker import tournament
 from storebench.worker.setup import Setup
 from tests.support.harness_tools import Bench, run_folder_in, steps_of
+from tests.support.rank_cells import RankRun, ranked_cell, sound_ranks
 from tests.support.same_training import assert_same_losses
-from tests.support.trainer_jobs import STEPS, TRAINERS, Trained, trained, trainers_cell
+
+TRAINERS, STEPS = 4, 3
+
+
+def trainers_cell(**matrix: Any) -> Cell:
+    """Return a cell of four trainers of one rank each, with a tournament every three steps."""
+    small: dict[str, Any] = {"synthetic": True, "limit": 160, "model": "tiny", "batch_size": 6}
+    asked = small | {"ranks": TRAINERS, "trainers": TRAINERS, "tournament_steps": STEPS}
+    return ranked_cell("lmdb", **(asked | matrix))
 
 
 @pytest.fixture(scope="module")
-def played(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+def played(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> RankRun:
     """Train with the seed 5 once, for tests that ask nothing else of a job."""
     run = run_folder_in(tmp_path_factory.mktemp("played"), bench)
-    return trained(trainers_cell(seed=5), bench, run, test_limit=60)
+    return sound_ranks(trainers_cell(seed=5), bench, run, test_limit=60)
 
 
 def untimed(facts: TrainersFacts) -> TrainersFacts:
@@ -33,33 +42,31 @@ def untimed(facts: TrainersFacts) -> TrainersFacts:
     return replace(facts, games=games, tournament_s=0.0, tournament_wait_s=0.0)
 
 
-def assert_states_are_those_of_the_winners(found: Trained, before: Trained) -> None:
+def assert_states_are_those_of_the_winners(found: RankRun, before: RankRun) -> None:
     """Check that each rank has the state that the winner's rank in its place had before the only tournament."""
     each = found.record.cell.ranks // found.record.cell.trainers
     winners = {game.trainer: game.winner for game in found.trainers.games}
-    for rank, state in enumerate(found.states):
+    for rank, state in enumerate(found.notes):
         trainer = rank // each
         source = winners.get(trainer, trainer) * each + rank % each
-        np.testing.assert_array_equal(state.view(np.uint32), before.states[source].view(np.uint32))
+        np.testing.assert_array_equal(state.view(np.uint32), before.notes[source].view(np.uint32))
 
 
-def test_two_runs_with_one_seed_have_the_same_games(played: Trained, bench: Bench, run_folder: Path) -> None:
-    first, second = played, trained(trainers_cell(seed=5), bench, run_folder, test_limit=60)
-    assert second.findings() == []
+def test_two_runs_with_one_seed_have_the_same_games(played: RankRun, bench: Bench, run_folder: Path) -> None:
+    first, second = played, sound_ranks(trainers_cell(seed=5), bench, run_folder, test_limit=60)
     assert first.trainers.tournaments == 2
     assert len(first.trainers.games) == 2 * TRAINERS
     assert untimed(first.trainers) == untimed(second.trainers)
     assert first.record.digests == second.record.digests
-    other = trained(trainers_cell(seed=6), bench, run_folder)
+    other = sound_ranks(trainers_cell(seed=6), bench, run_folder)
     assert untimed(other.trainers).games != untimed(first.trainers).games
 
 
 def test_the_winners_network_goes_on_bit_for_bit_with_its_momentum(bench: Bench, run_folder: Path) -> None:
     once: dict[str, Any] = {"max_steps": STEPS, "seed": 2, "limit": 400}
-    before = trained(trainers_cell(tournament_steps=0, **once), bench, run_folder)
-    found = trained(trainers_cell(**once), bench, run_folder)
-    assert found.findings() == []
-    assert len({state.tobytes() for state in before.states}) == TRAINERS
+    before = sound_ranks(trainers_cell(tournament_steps=0, **once), bench, run_folder)
+    found = sound_ranks(trainers_cell(**once), bench, run_folder)
+    assert len({state.tobytes() for state in before.notes}) == TRAINERS
     moved = [game for game in found.trainers.games if game.winner != game.trainer]
     assert moved, "nobody's network went to a partner, so nothing was tested"
     assert_states_are_those_of_the_winners(found, before)
@@ -68,8 +75,8 @@ def test_the_winners_network_goes_on_bit_for_bit_with_its_momentum(bench: Bench,
 def test_a_tie_leaves_the_trainer_its_own_network(bench: Bench, run_folder: Path) -> None:
     # One held-out sample per trainer: a network is right or wrong, so most games are a tie.
     once: dict[str, Any] = {"limit": 40, "batch_size": 2, "max_steps": STEPS, "seed": 0}
-    before = trained(trainers_cell(tournament_steps=0, **once), bench, run_folder)
-    found = trained(trainers_cell(**once), bench, run_folder)
+    before = sound_ranks(trainers_cell(tournament_steps=0, **once), bench, run_folder)
+    found = sound_ranks(trainers_cell(**once), bench, run_folder)
     ties = [game for game in found.trainers.games if game.own_score == game.partner_score]
     assert ties
     assert all(game.winner == game.trainer for game in ties)
@@ -77,11 +84,10 @@ def test_a_tie_leaves_the_trainer_its_own_network(bench: Bench, run_folder: Path
 
 
 def test_the_control_has_the_same_partition_and_plays_no_game(
-    played: Trained, bench: Bench, run_folder: Path
+    played: RankRun, bench: Bench, run_folder: Path
 ) -> None:
     found = played
-    control = trained(replace(trainers_cell(seed=5), tournament_steps=0), bench, run_folder)
-    assert control.findings() == []
+    control = sound_ranks(replace(trainers_cell(seed=5), tournament_steps=0), bench, run_folder)
     assert (control.trainers.games, control.trainers.tournaments, control.trainers.tournament_s) == ((), 0, 0)
     assert control.record.digests is not None
     assert found.record.digests is not None
@@ -93,8 +99,7 @@ def test_the_control_has_the_same_partition_and_plays_no_game(
 
 
 def test_the_best_trainer_is_chosen_by_its_held_out_samples(bench: Bench, run_folder: Path) -> None:
-    found = trained(trainers_cell(seed=5, epochs=2), bench, run_folder, test_limit=60)
-    assert found.findings() == []
+    found = sound_ranks(trainers_cell(seed=5, epochs=2), bench, run_folder, test_limit=60)
     assert [
         len(record.job.trainers.games) for record in found.records if record.job and record.job.trainers
     ] == [8, 8]
@@ -111,9 +116,8 @@ def test_the_best_trainer_is_chosen_by_its_held_out_samples(bench: Bench, run_fo
 
 def test_trainers_of_two_ranks_train_as_trainers_of_one(bench: Bench, run_folder: Path) -> None:
     one: dict[str, Any] = {"trainers": 2, "tournament_steps": 0, "model": "lenet", "limit": 100}
-    wide = trained(trainers_cell(**one, ranks=4, batch_size=4), bench, run_folder)
-    narrow = trained(trainers_cell(**one, ranks=2, batch_size=8), bench, run_folder)
-    assert wide.findings() == narrow.findings() == []
+    wide = sound_ranks(trainers_cell(**one, ranks=4, batch_size=4), bench, run_folder)
+    narrow = sound_ranks(trainers_cell(**one, ranks=2, batch_size=8), bench, run_folder)
     assert wide.record.digests is not None
     assert narrow.record.digests is not None
     assert wide.record.digests.order == narrow.record.digests.order
@@ -128,8 +132,7 @@ def test_trainers_of_two_ranks_train_as_trainers_of_one(bench: Bench, run_folder
 
 def test_trainers_may_have_all_samples(bench: Bench, run_folder: Path) -> None:
     cell = trainers_cell(ranks=2, trainers=2, trainer_data="replicated", limit=60)
-    found = trained(cell, bench, run_folder)
-    assert found.findings() == []
+    found = sound_ranks(cell, bench, run_folder)
     assert (found.job.total_samples, found.job.unique_samples, found.job.duplicates) == (108, 54, 0)
     assert found.record.coverage is not None
     assert found.record.coverage.expected == 108
@@ -161,8 +164,7 @@ def slow_games(setup: Setup) -> None:
 
 
 def test_the_time_of_games_is_in_no_span_and_no_rate(bench: Bench, run_folder: Path) -> None:
-    found = trained(trainers_cell(), bench, run_folder, prepare=slow_games)
-    assert found.findings() == []
+    found = sound_ranks(trainers_cell(), bench, run_folder, slow_games)
     facts = found.trainers
     assert facts.tournament_s >= 2 * facts.tournaments * SLOW_S
     assert all(game.seconds >= 2 * SLOW_S for game in facts.games)

@@ -13,7 +13,8 @@ from storebench.analysis.checks.records import validate_records
 from storebench.ranks.group import ALONE, Group, TorchGroup
 from storebench.ranks.membership import Membership
 from storebench.record.lines import RECORDS_NAME, read_records
-from storebench.record.schema import Cell, JobFacts, Record
+from storebench.record.schema import Cell, JobFacts, Record, TrainersFacts
+from storebench.training.steps import CpuStep
 from storebench.worker.job import CellJob
 from storebench.worker.replicate import run as run_replicate
 from storebench.worker.setup import Setup
@@ -26,17 +27,36 @@ RankWork = Callable[..., tuple[list[Record], Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class RankRun:
-    """The record of an epoch, its losses, its steps, and the note of each rank."""
+    """The records of a job's epochs, the folder of its run, and the note of each rank."""
 
-    record: Record
-    losses: npt.NDArray[np.float32]
-    steps: dict[str, npt.NDArray[Any]]
+    records: list[Record]
+    run: Path
     notes: list[Any]
 
     @property
+    def record(self) -> Record:
+        [record] = self.records
+        return record
+
+    @property
     def job(self) -> JobFacts:
-        assert self.record.job is not None
+        assert self.record.job is not None, self.record.failure
         return self.record.job
+
+    @property
+    def trainers(self) -> TrainersFacts:
+        assert self.job.trainers is not None
+        return self.job.trainers
+
+    @property
+    def steps(self) -> dict[str, npt.NDArray[Any]]:
+        return steps_of(self.record, self.run)
+
+    @property
+    def losses(self) -> npt.NDArray[np.float32]:
+        """The losses of all steps of all epochs."""
+        losses = [steps_of(record, self.run)["loss"][:: record.cell.ranks] for record in self.records]
+        return np.concatenate(losses).astype(np.float32)
 
 
 def ranked_cell(backend: str, **matrix: Any) -> Cell:
@@ -47,9 +67,15 @@ def ranked_cell(backend: str, **matrix: Any) -> Cell:
     return cell
 
 
-def plain_rank(group: Group, *, job: CellJob) -> tuple[list[Record], None]:
-    """Run a rank."""
-    return run_replicate(Setup.of(job, group=group)), None
+def plain_rank(
+    group: Group, *, job: CellJob, change: Callable[[Setup], object] = bool
+) -> tuple[list[Record], npt.NDArray[np.float32]]:
+    """Run a rank, whose setup may be changed first; return also its weights, momentum and statistics, concatenated."""
+    setup = Setup.of(job, group=group)
+    change(setup)
+    records = run_replicate(setup)
+    state = setup.step.state() if isinstance(setup.step, CpuStep) else ()
+    return records, np.concatenate([np.empty(0, np.float32), *(tensor.numpy().ravel() for tensor in state)])
 
 
 def on_nodes(group: Group, *, job: CellJob, work: RankWork, nodes: int) -> tuple[list[Record], Any]:
@@ -62,23 +88,33 @@ def on_nodes(group: Group, *, job: CellJob, work: RankWork, nodes: int) -> tuple
     return work(TorchGroup(placed), job=job)
 
 
-def run_ranks(cell: Cell, bench: Bench, run: Path, work: RankWork = plain_rank, *, nodes: int = 1) -> RankRun:
-    """Run a cell of one epoch: in copies of this process if it has several ranks, else in this one."""
-    job = cell_job(cell, bench.stores, run)
+def run_ranks(
+    cell: Cell, bench: Bench, run: Path, work: RankWork = plain_rank, *, nodes: int = 1, test_limit: int = 0
+) -> RankRun:
+    """Run a cell: in copies of this process if it has several ranks, else in this one."""
+    job = cell_job(cell, bench.stores, run, test_limit)
     if cell.ranks == 1:
         parts = [work(ALONE, job=job)]
     else:
         parts = in_ranks(cell.ranks, functools.partial(on_nodes, job=job, work=work, nodes=nodes))
-    [record] = parts[0][0]
-    assert record.steps_file is not None, record.failure
     assert [records for records, _ in parts[1:]] == [[]] * (cell.ranks - 1)
-    table = steps_of(record, run)
-    return RankRun(
-        record=record,
-        losses=table["loss"][:: cell.ranks].astype(np.float32),
-        steps=table,
-        notes=[note for _, note in parts],
-    )
+    return RankRun(records=parts[0][0], run=run, notes=[note for _, note in parts])
+
+
+def sound_ranks(
+    cell: Cell,
+    bench: Bench,
+    run: Path,
+    change: Callable[[Setup], object] = bool,
+    *,
+    nodes: int = 1,
+    test_limit: int = 0,
+) -> RankRun:
+    """Run a cell whose ranks may be changed first, and check that nothing is wrong with its records."""
+    work = functools.partial(plain_rank, change=change)
+    found = run_ranks(cell, bench, run, work, nodes=nodes, test_limit=test_limit)
+    assert_sound(found)
+    return found
 
 
 NAMED_S = 15
@@ -99,7 +135,8 @@ def failure_of_stuck_job(bench: Bench, folder: Path, backend: str, fault: str, *
     return record.failure or ""
 
 
-def assert_sound(found: RankRun, run: Path) -> None:
-    """Check that a record has no failure and no findings of validation."""
-    assert found.record.failure is None
-    assert [str(finding) for finding in validate_records([(found.record, run / RECORDS_NAME)])] == []
+def assert_sound(found: RankRun) -> None:
+    """Check that no record has a failure or a finding of validation."""
+    assert [record.failure for record in found.records] == [None] * len(found.records)
+    findings = validate_records([(record, found.run / RECORDS_NAME) for record in found.records])
+    assert [str(finding) for finding in findings] == []
