@@ -3,6 +3,7 @@
 import copy
 import itertools
 import math
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ import pyarrow.parquet as pq
 from storebench.datasets.containers.arrow import ArrowRows, ParquetRows
 from storebench.datasets.containers.base import Container, NamedFields, Ranges
 from storebench.datasets.containers.mds import MdsShards
-from storebench.units import format_bytes
+from storebench.units import rounded_bytes, number_of
 
 FEW_ROWS = 64  # rows of a row group that are advised
 COPY_BYTES, COPY_ROWS = 32 << 20, 5_000  # most of a file that is copied, to try a setting of its writer
@@ -95,9 +96,9 @@ def _row_groups(path: Path, column: str) -> Layout:
     stored = sum(part.total_compressed_size for part in chunks)
     advice = None
     if group.num_rows > 2 * FEW_ROWS:
-        few = format_bytes(stored * FEW_ROWS // group.num_rows)
+        few = rounded_bytes(stored * FEW_ROWS // group.num_rows)
         advice = (
-            f"a random row needs its whole row group, {format_bytes(stored)}; with row_group_size={FEW_ROWS} of the "
+            f"a random row needs its whole row group, {rounded_bytes(stored)}; with row_group_size={FEW_ROWS} of the "
             f"writer, that is about {few}"
         )
     words = f"{column}: row groups of {group.num_rows:,} rows, {chunks[0].compression.lower()}"
@@ -124,7 +125,6 @@ def _scanned(container: Container, path: Path, image: str) -> Container:
 
 def _data_set(path: Path, data: Any) -> Layout:
     from storebench.datasets.containers.hdf5 import filters_of
-    from storebench.formats.hdf5.chunks import diagnose_dataset
 
     name, words, filters, chunk_bytes = data.name.lstrip("/"), "contiguous", filters_of(data), 0
     if data.chunks:
@@ -137,8 +137,24 @@ def _data_set(path: Path, data: Any) -> Layout:
             "HDF5 compresses the references only, not the values of varying length; " if filters else ""
         )
         return Layout(f"{name}: {words}", unpacked + _PACK, chunk_bytes)
-    advice = diagnose_dataset(path, name, data, sample_bytes=data.nbytes // len(data))
-    return Layout(f"{name}: {words}", advice, chunk_bytes)
+    return Layout(f"{name}: {words}", _chunk_advice(path, name, data, chunk_bytes), chunk_bytes)
+
+
+def _chunk_advice(path: Path, name: str, data: Any, chunk_bytes: int) -> str | None:
+    """Return the cost of a random sample if chunks make it large, with the line that reduces it."""
+    sample_bytes = data.nbytes // len(data)
+    sides = zip(data.shape[1:], data.chunks[1:], strict=True) if data.chunks else ()
+    touched = math.prod(-(-side // chunk) for side, chunk in sides)
+    cost = touched * chunk_bytes
+    if cost < 128 << 10 or cost < 4 * sample_bytes:
+        return None
+    layout = f"CHUNK={_shape((1, *data.shape[1:]))}" if data.compression else "CONTI"
+    repacked = path.with_name(f"{path.stem}-repacked{path.suffix}")
+    command = shlex.join(["h5repack", "-l", f"{name}:{layout}", str(path), str(repacked)])
+    return (
+        f"a random sample of {sample_bytes:,} bytes costs {rounded_bytes(cost)}: it spans "
+        f"{number_of(touched, 'chunk')} of {_shape(data.chunks)}; fix it with: {command}"
+    )
 
 
 def _data_set_settings(container: Container, folder: Path) -> Iterator[Setting]:

@@ -69,20 +69,3 @@ def write_vlen(path: Path, images: Sequence[bytes], **options: Any) -> Path:
             data[row] = np.frombuffer(image, np.uint8)
         file["labels"] = np.arange(len(images)) % 10
     return path
-
-
-def write_per_image(path: Path, images: Sequence[bytes], classes: int = 3) -> Path:
-    """Write one data set per image, in one group per class, each of which counts from 0."""
-    with h5py.File(path, "w") as file:
-        for number, image in enumerate(images):
-            file[f"class{number % classes}/{number // classes:06d}"] = np.frombuffer(image, np.uint8)
-    return path
-
-
-def write_blob(path: Path, images: Sequence[bytes]) -> Path:
-    """Write the bytes of all images one after another, and where each begins."""
-    with h5py.File(path, "w") as file:
-        file["train/bytes"] = np.frombuffer(b"".join(images), np.uint8)
-        file["train/begin"] = np.cumsum([0, *map(len, images)])
-        file["train/label"] = np.arange(len(images), dtype=np.uint8)
-    return path

@@ -92,7 +92,7 @@ def test_costly_chunks_come_with_their_mending(tmp_path: Path) -> None:
     found = {name: inspect(f"{path}#{name}", samples=FEW) for name in ("images", "packed")}
     assert found["images"].layout == "images: chunks of 100x32x64x3, not compressed"
     assert "h5repack -l images:CONTI" in str(found["images"].advice)
-    assert "(12288 bytes) costs 768 KiB: it spans 1 chunk" in str(found["packed"].advice)
+    assert "of 12,288 bytes costs 0.8 MiB: it spans 1 chunk" in str(found["packed"].advice)
     assert "h5repack -l packed:CHUNK=1x64x64x3" in str(found["packed"].advice)
 
 
