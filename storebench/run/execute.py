@@ -41,8 +41,7 @@ from storebench.run.scenario import FEWEST_REPLICATES, Scenario
 from storebench.run.schedule import PendingReplicate, ReplicateKey, durations, round_s
 from storebench.settings.words import ComputeKind, Split
 from storebench.stores.convert import BuildOptions, Replace, ensure_store
-from storebench.stores.copies import ensure_copy
-from storebench.stores.devices import StoreImage, ensure_image
+from storebench.stores.copies import StoreImage, ensure_copy, ensure_image
 from storebench.system.lock import claimed
 from storebench.system.progress import Say
 from storebench.system.scratch import scratch_folder

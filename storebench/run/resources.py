@@ -20,7 +20,7 @@ from storebench.record.schema import Cell
 from storebench.run.matrix import MODEL_CROPS
 from storebench.run.scenario import Scenario
 from storebench.settings.words import BOUNDED_STATES, CacheState, TrainerData
-from storebench.stores.devices import StoreImage
+from storebench.stores.copies import StoreImage
 from storebench.system.scratch import sweep as sweep_folders
 from storebench.system.scratch import sweep_segments, user_cache_folder
 from storebench.units import format_bytes, number_of

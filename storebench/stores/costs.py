@@ -44,18 +44,14 @@ def sample_costs(
         decoding_s += time.perf_counter() - started
         if time.perf_counter() - begun > limit_s:
             break
-    probed_bytes, all_sizes = (
-        sum(sizes) / len(sizes),
-        source.file_sizes() if any_size(backend.codec) else None,
-    )
-    payload_bytes = probed_bytes if all_sizes is None else float(all_sizes.mean())
-    # Larger files take longer to decode.
-    return SampleCosts(
-        payload_bytes=payload_bytes, decode_s=decoding_s / len(sizes) * payload_bytes / probed_bytes
-    )
+    probed_bytes = payload_bytes = sum(sizes) / len(sizes)
+    if any_size(backend.codec) and (all_sizes := source.file_sizes()) is not None:
+        payload_bytes = float(all_sizes.mean())
+    decode_s = decoding_s / len(sizes) * payload_bytes / probed_bytes  # larger files take longer
+    return SampleCosts(payload_bytes=payload_bytes, decode_s=decode_s)
 
 
 def _payload(source: Dataset, codec: Codec, index: int) -> bytes:
-    return (
-        source.original(index)[0] if isinstance(source, Originals) else codec.encode(source.sample(index)[0])
-    )
+    if isinstance(source, Originals):
+        return source.original(index)[0]
+    return codec.encode(source.sample(index)[0])

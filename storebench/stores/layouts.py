@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from storebench.datasets.containers.arrow import ArrowRows, ParquetRows
 from storebench.datasets.containers.base import Container, NamedFields, Ranges
 from storebench.datasets.containers.mds import MdsShards
-from storebench.units import rounded_bytes, number_of
+from storebench.units import number_of, rounded_bytes
 
 FEW_ROWS = 64  # rows of a row group that are advised
 COPY_BYTES, COPY_ROWS = 32 << 20, 5_000  # most of a file that is copied, to try a setting of its writer
