@@ -31,12 +31,7 @@ from storebench.run.folder import Run
 from storebench.run.launch import answer_of
 from storebench.run.leader import Leader
 from storebench.run.replicates import mostly_disturbed
-from storebench.run.resources import (
-    check_network,
-    check_parts,
-    check_size,
-    surroundings,
-)
+from storebench.run.resources import Surroundings, check_network, check_parts, check_size, surroundings
 from storebench.run.scenario import FEWEST_REPLICATES, Scenario
 from storebench.run.schedule import PendingReplicate, ReplicateKey, durations, round_s
 from storebench.settings.words import ComputeKind, Split
@@ -61,9 +56,20 @@ class Prepared:
     url: str = ""
     counters: str = ""
 
+    def job(self, job: CellJob, around: Surroundings) -> CellJob:
+        """Return a job on these stores, with the resources of its process on this node."""
+        return dataclasses.replace(
+            job,
+            store=self.store if self.image is None else self.image.point,
+            test_store=self.test_store if job.cell.compute.kind is ComputeKind.REAL else None,
+            memory_group=around.group.folder if around.group else None,
+            tier_group=around.tier.folder if around.tier else None,
+            image=around.image,
+        )
+
 
 class Watcher(Protocol):
-    """Receives the events of a run; a subclass ignores the events for which it has no method."""
+    """Receives the events of a run; a subclass has methods for those that it reacts to."""
 
     def store(self, cell: Cell) -> BuildOptions:  # noqa: ARG002
         """Return the options for building (or finding) the store of `cell`; a store of other samples is replaced."""
@@ -330,28 +336,21 @@ class _Rounds:
                 run_id=run.run_id,
                 run=run.folder.resolve(),
                 tables=tables,
-                store=here.store if here.image is None else here.image.point,
-                test_store=here.test_store if work.cell.compute.kind is ComputeKind.REAL else None,
+                store=here.store,
                 out=scratch / "out.json",
                 ceilings=run.scenario.ceilings,
                 drop_caches=self.drop_caches,
-                memory_group=around.group.folder if around.group else None,
-                tier_group=around.tier.folder if around.tier else None,
-                image=around.image,
                 url=here.url if work.cell.place.remote else "",
                 counters=here.counters if work.cell.place.remote else "",
                 stall_s=run.scenario.stall_s,
                 timeout_s=run.scenario.timeout_s,
             )
+            job = here.job(job, around)
             log = run.folder / LOGS_DIR / f"{work.cell.cell_id}-r{work.replicate}.log"
             job = job if leader is None else leader.announced(job)
-            answer = answer_of(
-                job, scratch, log, around, run.scenario.timeout_s, self.watcher.ranks, self.server
-            )
+            answer = answer_of(job, scratch, log, around, self.watcher.ranks, self.server)
             answer = answer if leader is None else leader.blamed(job, answer)
         if "records" in answer:
-            if log.is_file() and not log.stat().st_size:
-                log.unlink()
             try:
                 records = [record_from_dict(raw, where=str(log)) for raw in answer["records"]]
             except RecordError as error:

@@ -73,20 +73,8 @@ def _run(
         stores = prepared[job.cell]
         with surroundings(job.cell, stores.image) as around:
             job = dataclasses.replace(
-                job,
-                node=place.node,
-                run=folder.resolve(),
-                tables=scratch,
-                store=stores.store if stores.image is None else stores.image.point,
-                test_store=stores.test_store,
-                out=scratch / "out.json",
-                memory_group=around.group.folder if around.group else None,
-                tier_group=around.tier.folder if around.tier else None,
-                image=around.image,
+                job, node=place.node, run=folder.resolve(), tables=scratch, out=scratch / "out.json"
             )
             log = folder / LOGS_DIR / f"{job.cell.cell_id}-r{job.replicate}-node{place.node}.log"
             log.parent.mkdir(parents=True, exist_ok=True)
-            answer = answer_of(job, scratch, log, around, job.timeout_s, tell)
-            if log.is_file() and not log.stat().st_size:
-                log.unlink()
-            return answer
+            return answer_of(stores.job(job, around), scratch, log, around, tell)

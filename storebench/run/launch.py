@@ -6,9 +6,7 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +31,7 @@ from storebench.system.interrupts import Held
 from storebench.system.processes import end_processes, expend, marked, signal_name, started_here
 from storebench.system.scratch import sweep_segments
 from storebench.system.whole_files import EXIT_NOT_WRITTEN, not_written
-from storebench.worker.forks import Fork, ForkServer
+from storebench.worker.forks import ForkServer
 from storebench.worker.job import CellJob, job_text
 
 # Time for a process to end by itself before it is killed.
@@ -42,47 +40,6 @@ GRACE_S = 3.0
 _SOCKET_PATH_BYTES = 107
 _SOCKET_NAME = "/pymp-12345678/listener-12345678"
 _SHORT_PLACES = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - where batch systems give jobs folders with long names
-
-
-def program(*arguments: str) -> list[str]:
-    """Return the arguments with which an interpreter becomes the process of a replicate."""
-    return ["-P", "-m", "storebench.worker", *arguments]
-
-
-@contextlib.contextmanager
-def started(
-    command: list[str], scratch: Path, log: Path, around: Surroundings
-) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a cell's process. Unless it succeeds, it ends with the with statement, and so do all of its descendants."""
-    with log.open("ab") as output:
-        process = processes.start_program(
-            around.command(command),
-            env={**cell_environment(), **variables_of(scratch)},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    try:
-        expend(process.pid)
-        yield process
-    finally:
-        if process.poll() != 0:
-            with Held():
-                end(process)
-                end_processes([scratch])
-
-
-def exit_code(
-    process: subprocess.Popen[bytes] | Fork, timeout_s: float, each_second: Callable[[], None]
-) -> int | None:
-    """Return the exit code of a process once it has ended, None if it ran out of time."""
-    deadline = time.monotonic() + timeout_s
-    while (left_s := deadline - time.monotonic()) > 0:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return process.wait(min(1.0, left_s))
-        each_second()
-    return None
 
 
 def end(process: subprocess.Popen[Any]) -> None:
@@ -116,19 +73,25 @@ def answer_of(
     scratch: Path,
     log: Path,
     around: Surroundings,
-    timeout_s: float,
     tell: Tell = tell_nobody,
     server: ForkServer | None = None,
 ) -> dict[str, Any]:
-    """Run a job in a process of its own and return its answer: "records" and "package", or "failure" in one line."""
-    (scratch / "job.json").write_text(job_text(job), encoding="utf-8")
-    memory = OomWatch(job.memory_group)
-    ending = _ending(job, scratch, log, around, timeout_s, tell, server)
+    """Run a job and return its answer: "records" and "package", or "failure" in one line; no process outlives us.
+
+    A job of one rank is a fork of `server`; others are processes of torchrun.
+    """
+    path = scratch / "job.json"
+    path.write_text(job_text(job), encoding="utf-8")
+    killed = _oom_kills(job.memory_group)
+    if server is not None and job.cell.ranks == 1:
+        ending = _forked(server, job, path, log, around, tell)
+    else:
+        ending = _by_torchrun(job, path, log, around, tell)
     answer: dict[str, Any] = json.loads(job.out.read_text(encoding="utf-8")) if job.out.is_file() else {}
-    if "records" in answer:
-        return answer
-    if job.node and ending.code == 0:
-        return {}
+    if "records" in answer or (job.node and ending.code == 0):
+        if log.is_file() and not log.stat().st_size:
+            log.unlink()
+        return answer if "records" in answer else {}
     sweep_segments()
     failure, see_log = ending.failure, ending.see_log
     if failure is None and ending.code is not None:
@@ -136,9 +99,9 @@ def answer_of(
         failure, see_log = answer.get("failure"), bool(answer.get("see_log"))
     if failure and see_log:
         failure = f"{failure}; see {log.parent.name}/{log.name}"
-    failure = failure or _no_answer(ending.code, scratch, log, timeout_s)
+    failure = failure or _no_answer(ending.code, scratch, log, job.timeout_s)
     explained = around.explained(failure, job.cell)
-    if explained == failure and "SIGKILL" in failure and memory.killed():
+    if explained == failure and "SIGKILL" in failure and _oom_kills(job.memory_group) > killed:
         explained = (
             "out of memory: the kernel killed a process of the cell; use fewer workers, smaller batches or a smaller "
             f"--size, or give it more memory ({failure})"
@@ -146,74 +109,28 @@ def answer_of(
     return {"failure": explained, "consequence": ending.consequence, "position": ending.position}
 
 
-def _ending(
-    job: CellJob,
-    scratch: Path,
-    log: Path,
-    around: Surroundings,
-    timeout_s: float,
-    tell: Tell,
-    server: ForkServer | None,
-) -> JobEnding:
-    """Run a job in one process, or in as many as it has ranks, and return how that ended; they never outlive us."""
-    path = scratch / "job.json"
-    if not job.by_torchrun:
-        command = [sys.executable, *program(str(path))]
-        alone = (
-            started(command, scratch, log, around)
-            if server is None
-            else _forked(server, job, scratch, log, around)
-        )
-        code = None
-        with contextlib.suppress(subprocess.TimeoutExpired), alone as process:
-            code = exit_code(process, timeout_s, lambda: tell([Position.of(scratch, 0)]))
-        return JobEnding(code=code)
-    folder = scratch / RANKS_DIR
-    team = Team(ranks=job.cell.ranks, nodes=job.nodes, node=job.node, rendezvous=job.rendezvous)
-    folder.mkdir()
-    watch = RankWatch(folder, team, job.stall_s)
-    command = agent_command(team, folder, program(str(path)))
-    with started(command, scratch, log, around) as process:
-        ending = watch.wait(process, timeout_s, tell)
-    collect_output(folder, log)
-    return ending
-
-
-class OomWatch:
-    """Detect that the kernel killed a process because memory ran out."""
-
-    def __init__(self, group: Path | None = None) -> None:
-        self._groups = (None, group) if group is not None else (None,)
-        self._before = self._count()
-
-    def killed(self) -> bool:
-        """Whether a kill happened since this watch was created."""
-        return self._count() > self._before
-
-    def _count(self) -> int:
-        counts = [count for count in map(oom_kills, self._groups) if count is not None]
-        if counts:
-            return sum(counts)
-        of_machine = re.search(r"^oom_kill (\d+)", read_text("/proc/vmstat") or "", re.MULTILINE)
-        return int(of_machine[1]) if of_machine else 0
-
-
-@contextlib.contextmanager
 def _forked(
-    server: ForkServer, job: CellJob, scratch: Path, log: Path, around: Surroundings
-) -> Iterator[Fork]:
-    """Start a job as a fork. Unless it succeeds, it ends with the with statement, and so do all of its descendants."""
-    namespace = around.image is not None
-    process = server.fork(
-        scratch / "job.json",
-        log,
-        variables_of(scratch),
-        number=job.replicate,
-        namespace=namespace,
-        within_s=job.timeout_s,
-    )
+    server: ForkServer, job: CellJob, path: Path, log: Path, around: Surroundings, tell: Tell
+) -> JobEnding:
+    """Run a job as a fork. Unless it succeeds, all of its descendants end with it."""
+    scratch, deadline = path.parent, time.monotonic() + job.timeout_s
     try:
-        yield process
+        process = server.fork(
+            path,
+            log,
+            variables_of(scratch),
+            number=job.replicate,
+            namespace=around.image is not None,
+            within_s=job.timeout_s,
+        )
+    except subprocess.TimeoutExpired:
+        return JobEnding(code=None)
+    try:
+        while (left_s := deadline - time.monotonic()) > 0:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return JobEnding(code=process.wait(min(1.0, left_s)))
+            tell([Position.of(scratch, 0)])
+        return JobEnding(code=None)
     finally:
         if process.poll() != 0:
             with Held():
@@ -222,6 +139,43 @@ def _forked(
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(GRACE_S)
                 server.close()
+
+
+def _by_torchrun(job: CellJob, path: Path, log: Path, around: Surroundings, tell: Tell) -> JobEnding:
+    """Run this node's ranks of a job. Unless they succeed, all of their descendants end with them."""
+    scratch, folder = path.parent, path.parent / RANKS_DIR
+    team = Team(ranks=job.cell.ranks, nodes=job.nodes, node=job.node, rendezvous=job.rendezvous)
+    folder.mkdir()
+    watch = RankWatch(folder, team, job.stall_s)
+    command = agent_command(team, folder, ["-P", "-m", "storebench.worker", str(path)])
+    with log.open("ab") as output:
+        process = processes.start_program(
+            around.command(command),
+            env={**cell_environment(), **variables_of(scratch)},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        expend(process.pid)
+        ending = watch.wait(process, job.timeout_s, tell)
+    finally:
+        if process.poll() != 0:
+            with Held():
+                end(process)
+                end_processes([scratch])
+    collect_output(folder, log)
+    return ending
+
+
+def _oom_kills(group: Path | None) -> int:
+    """Return how many processes the kernel has killed for lack of memory: in our groups, or on the machine."""
+    counts = [oom_kills(), *([oom_kills(group)] if group is not None else [])]
+    if counted := [count for count in counts if count is not None]:
+        return sum(counted)
+    of_machine = re.search(r"^oom_kill (\d+)", read_text("/proc/vmstat") or "", re.MULTILINE)
+    return int(of_machine[1]) if of_machine else 0
 
 
 def _no_answer(code: int | None, scratch: Path, log: Path, timeout_s: float) -> str:

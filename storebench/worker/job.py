@@ -38,7 +38,6 @@ class CellJob:
     image: Path | None = None
     url: str = ""
     counters: str = ""
-    torchrun: bool = False
     stall_s: float = 600.0
     timeout_s: float = 21_600.0
     nodes: int = 1
@@ -49,11 +48,6 @@ class CellJob:
     def wait_s(self) -> float:
         """Most seconds that ranks wait for each other; the launcher ends hanging ranks sooner."""
         return min(self.timeout_s, MOST_WAIT_S)
-
-    @property
-    def by_torchrun(self) -> bool:
-        """Whether torchrun starts the processes of the replicate."""
-        return self.torchrun or self.cell.ranks > 1
 
 
 def read_job(path: Path) -> CellJob:

@@ -165,7 +165,7 @@ def main(arguments: Sequence[str]) -> int:
     runner = os.getppid()
     path = Path(arguments[0])
     job = read_job(path)
-    if job.by_torchrun:
+    if job.cell.ranks > 1:
         return run_rank(job, path.parent / RANKS_DIR, functools.partial(run, owns_process=True))
     group: MemoryGroup | None = None
     try:

@@ -80,8 +80,8 @@ def answer_in_copies(job: CellJob, folder: Path) -> dict[str, Any]:
 def answer(job: CellJob, folder: Path) -> dict[str, Any]:
     """Return the answer of a job that is run by this process, in fresh interpreters."""
     with scratch_folder("replicate") as scratch:
-        job = dataclasses.replace(job, out=scratch / "out.json", tables=scratch)
-        return answer_of(job, scratch, folder / "log", Surroundings(), 60)
+        job = dataclasses.replace(job, out=scratch / "out.json", tables=scratch, timeout_s=60)
+        return answer_of(job, scratch, folder / "log", Surroundings())
 
 
 def test_a_job_of_two_ranks_is_one_record(here: Bench, tidy: None, tmp_path: Path) -> None:
@@ -104,16 +104,6 @@ def test_a_job_of_two_ranks_is_one_record(here: Bench, tidy: None, tmp_path: Pat
     assert record.coverage is not None
     assert record.coverage.complete
     assert not list((tmp_path / "run" / LOGS_DIR).iterdir()), "a job that works prints nothing"
-
-
-def test_one_rank_by_torchrun_trains_as_a_plain_process(bench: Bench, tmp_path: Path) -> None:
-    [cell] = scenario(dataset="mnist", limit=64, synthetic=True, model="tiny", backends=["lmdb"]).cells()
-    job = cell_job(cell, bench.stores, tmp_path)
-    answers = [
-        answer_in_copies(dataclasses.replace(job, torchrun=torchrun), tmp_path) for torchrun in (False, True)
-    ]
-    losses = [answer["records"][0]["digests"]["loss"] for answer in answers]
-    assert losses[0] == losses[1] is not None
 
 
 def test_the_cache_is_prepared_once_per_node_for_all_ranks(here: Bench, tidy: None, tmp_path: Path) -> None:

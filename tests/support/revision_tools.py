@@ -28,50 +28,6 @@ def _slowly(method):
 """
 
 
-COPIED = """
-
-def _copy_cells():
-    import gc
-    import multiprocessing
-    import os
-    import sys
-
-    from storebench.probes.code import cell_environment
-    from storebench.run import launch
-    from storebench.run.launch import variables_of
-
-    def copied(job, variables, output):
-        from storebench.worker import replicate
-
-        os.environ.update(variables)
-        for standard in (1, 2):
-            os.dup2(output, standard)
-        sys.exit(replicate.main([str(job)]))
-
-    def fresh_process(job, log, around, timeout_s, told):
-        gc.disable()
-        import storebench.worker.replicate
-        from storebench.probes.environment import environment
-
-        environment(job.parent)  # which libraries there are, each copy would find out again
-        gc.freeze()
-        gc.enable()
-        # Here: they may name the process that starts the cell.
-        variables = {**cell_environment(), **variables_of(job.parent)}
-        with log.open("ab") as output:
-            arguments = (job, variables, output.fileno())
-            process = multiprocessing.get_context("fork").Process(target=copied, args=arguments)
-            process.start()
-        process.join(timeout_s)
-        return process.exitcode
-
-    launch._fresh_process = fresh_process
-
-
-_copy_cells()
-"""
-
-
 def git(folder: Path, *arguments: str) -> str:
     """Return what git says; "" where it fails."""
     identity = ("-c", "user.name=test", "-c", "user.email=test@localhost")
@@ -100,15 +56,6 @@ def plant(path: Path, name: str, seconds: float) -> None:
     assert path.is_file(), path
     with path.open("a", encoding="utf-8") as file:
         file.write(SLOW.format(name=name, seconds=seconds))
-
-
-def copy_cells(module: Path) -> None:
-    """Let each cell be a copy of its side's process, which spares an interpreter that imports torch.
-
-    `module` is one that the process imports before its first cell.
-    """
-    with module.open("a", encoding="utf-8") as file:
-        file.write(COPIED)
 
 
 def storebench(folder: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:

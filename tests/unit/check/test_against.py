@@ -24,7 +24,7 @@ from storebench.record.lines import read_records
 from storebench.run.scenario import Scenario
 from storebench.system.kernel import LIBRARY, load_kernel
 from tests.support.quick_cli import storebench as quick_storebench
-from tests.support.revision_tools import ROOT, clone_here, commit, copy_cells, git, plant, storebench
+from tests.support.revision_tools import ROOT, clone_here, commit, git, plant, storebench
 
 READER = "mnist/lmdb/any/processes-0/batch-16/none-emulated:0.01"
 CONTROL = "mnist/memory:python/any/processes-0/batch-16/none-emulated:0.01"
@@ -86,9 +86,8 @@ def test_a_slow_down_is_seen_where_it_is_and_no_edit_of_the_scenario_hides_it(
     untouched: Path, tmp_path: Path
 ) -> None:
     package, tiny = untouched / "storebench", untouched / "scenarios" / "tiny.toml"
-    copy_cells(package / "worker" / "launch.py")
     write_scenario(tiny, STORED)
-    before = commit(untouched, "Let cells be copies of their side's process")
+    before = commit(untouched, "Add a scenario")
     plant(package / "formats" / "lmdb" / "get.py", "LmdbGetReader.fetch_into", 0.01)
     write_scenario(tiny, IN_THE_LOOP)
     after = commit(untouched, "Sleep")

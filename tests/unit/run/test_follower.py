@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -11,7 +10,7 @@ from storebench.errors import CellFailedError, UsageError
 from storebench.ranks.nodes import Board, NodeAddress
 from storebench.record.schema import Cell
 from storebench.run import follower as following
-from storebench.run.execute import Silent
+from storebench.run.execute import Prepared, Silent
 from storebench.run.follower import follow
 from storebench.run.leader import OVER
 from storebench.run.scenario import Scenario, load_scenario
@@ -52,9 +51,11 @@ class Place:
     def refusals(self, cells: Iterable[Cell], _stores: Path) -> dict[Cell, UsageError]:
         return {cell: UsageError(NO_LIMIT) for cell in cells if cell.memory_bytes is not None}
 
-    def prepare(self, cells: dict[Cell, None], *_more: object, **_place: int) -> dict[Cell, SimpleNamespace]:
+    def prepare(self, cells: dict[Cell, None], *_more: object, **_place: int) -> dict[Cell, Prepared]:
         self.prepared += cells
-        return {cell: SimpleNamespace(store=self.folder, test_store=None, image=None) for cell in cells}
+        return {
+            cell: Prepared(store=self.folder, manifest=cast("Any", None), test_store=None) for cell in cells
+        }
 
     def job(self, cell: Cell) -> dict[str, Any]:
         """Return the announcement of a job."""
