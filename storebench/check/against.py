@@ -20,7 +20,7 @@ from storebench.check.side_code import (
 )
 from storebench.check.sides import label_of
 from storebench.errors import CellFailedError, OutputError, ScenarioError, from_os_error
-from storebench.record.lines import PAIRING_NAME, RECORDS_NAME, read_records
+from storebench.record.lines import PAIRING_NAME
 from storebench.record.schema import Cell
 from storebench.run.launch import end
 from storebench.run.resources import permitted
@@ -99,9 +99,6 @@ def run_against(
         ]
         _pair_up(sides, ref, codes)
         _interleave(processes, scenario, allowed.cells, budget_s, say)
-        for code, folder in zip(codes, folders, strict=True):
-            if (folder / RECORDS_NAME).is_file():
-                code.check(folder.name, read_records(folder))
     return sides
 
 

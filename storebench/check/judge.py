@@ -105,11 +105,7 @@ class CellResult:
     """The smallest slow-down that an interval of this width shows."""
     replicates: tuple[int, int] = (0, 0)
     """The baseline's and the contender's."""
-    seconds: tuple[float, float] | None = None
-    """Likewise seconds per sample, the median of the replicates; None if not compared."""
     counters: tuple[CounterResult, ...] = ()
-    more_rounds: int | None = None
-    """Further replicates on each side that would decide an inconclusive cell; None if none are needed or none would."""
 
     @property
     def perhaps_slower(self) -> bool:
@@ -164,7 +160,7 @@ def _compared(
         return result
     if result.state is CellState.NOT_COMPARABLE:
         worse += f"; time not comparable: {result.reason}"
-    return replace(result, state=CellState.WORSE, reason=worse, more_rounds=None)
+    return replace(result, state=CellState.WORSE, reason=worse)
 
 
 def _other_environment(first: CellData, second: CellData) -> str:
@@ -224,7 +220,6 @@ def _compare_counters(
 def _timed(result: CellResult, first: CellData, second: CellData, *, paired: bool) -> CellResult:
     """Return the result with its ratio of times; only interleaved rounds get an interval and a verdict."""
     before, after = first.seconds, second.seconds
-    seconds = statistics.median(before.values()), statistics.median(after.values())
     if not paired:
         ratio_of_means = statistics.geometric_mean(after.values()) / statistics.geometric_mean(
             before.values()
@@ -233,14 +228,12 @@ def _timed(result: CellResult, first: CellData, second: CellData, *, paired: boo
             f"a ratio of {ratio_of_means:.2f}, but the two runs were not interleaved; "
             "'storebench bench --against' compares both sides in turn"
         )
-        return replace(
-            result, state=CellState.INCONCLUSIVE, reason=reason, seconds=seconds, ratio=ratio_of_means
-        )
+        return replace(result, state=CellState.INCONCLUSIVE, reason=reason, ratio=ratio_of_means)
     common = sorted(before.keys() & after.keys())
     ratio = compare(
         [before[number] for number in common], [after[number] for number in common], better=Better.LOWER
     )
-    state, reason, more = _decided(ratio)
+    state, reason = _decided(ratio)
     visible = None
     if ratio.low is not None and ratio.high is not None:
         visible = (1 + PRACTICAL_FRAC) * math.sqrt(ratio.high / ratio.low) - 1
@@ -248,38 +241,34 @@ def _timed(result: CellResult, first: CellData, second: CellData, *, paired: boo
         result,
         state=state,
         reason=reason,
-        seconds=seconds,
         ratio=ratio.mid,
         low=ratio.low,
         high=ratio.high,
         level=ratio.level,
         visible_frac=visible,
-        more_rounds=more,
     )
 
 
-def _decided(ratio: Ratio) -> tuple[CellState, str, int | None]:
-    """Return state, reason, and the further rounds that would decide an undecided cell."""
+def _decided(ratio: Ratio) -> tuple[CellState, str]:
+    """Return state and reason, with the further rounds that would decide an undecided cell."""
     slow_down = f"slow-down of {100 * PRACTICAL_FRAC:.3g}%"
     if ratio.verdict is Verdict.EQUAL:
-        return CellState.WITHIN_NOISE, "", None
+        return CellState.WITHIN_NOISE, ""
     assert ratio.mid is not None
     if ratio.verdict is Verdict.SLOWER:
-        return CellState.WORSE, f"{ratio.mid - 1:.0%} slower", None
+        return CellState.WORSE, f"{ratio.mid - 1:.0%} slower"
     if ratio.verdict is Verdict.FASTER:
-        return CellState.BETTER, f"{1 - ratio.mid:.0%} less time", None
+        return CellState.BETTER, f"{1 - ratio.mid:.0%} less time"
+    reason, needed = f"a {slow_down} is not ruled out", None
     if ratio.rounds < MIN_ROUNDS:
-        more: int | None = MIN_ROUNDS - ratio.rounds
-        reason = f"{number_of(ratio.rounds, 'replicate')}, a verdict needs {MIN_ROUNDS}"
+        reason, needed = f"{number_of(ratio.rounds, 'replicate')}, a verdict needs {MIN_ROUNDS}", MIN_ROUNDS
+    elif ratio.high is not None and ratio.high <= 1 + PRACTICAL_FRAC:
+        return CellState.WITHIN_NOISE, f"no {slow_down}; it may be faster"
+    elif ratio.spread is not None:
+        needed = rounds_needed(ratio.spread, PRACTICAL_FRAC)
+    if needed is None:
+        advice = f"; {MOST_ROUNDS} replicates on each side would not decide it here"
     else:
-        assert ratio.high is not None
-        assert ratio.spread is not None
-        if ratio.high <= 1 + PRACTICAL_FRAC:
-            return CellState.WITHIN_NOISE, f"no {slow_down}; it may be faster", None
-        reason, needed = f"a {slow_down} is not ruled out", rounds_needed(ratio.spread, PRACTICAL_FRAC)
-        if needed is None:
-            never = f"{reason}; {MOST_ROUNDS} replicates on each side would not decide it here"
-            return CellState.INCONCLUSIVE, never, None
-        more = max(0, needed - ratio.rounds) or None
-    advice = f"; {number_of(more, 'more replicate')} on each side would decide it" if more else ""
-    return CellState.INCONCLUSIVE, reason + advice, more
+        more = max(0, needed - ratio.rounds)
+        advice = f"; {number_of(more, 'more replicate')} on each side would decide it" if more else ""
+    return CellState.INCONCLUSIVE, reason + advice

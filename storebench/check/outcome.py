@@ -33,21 +33,13 @@ def outcome(results: Sequence[CellResult]) -> Outcome:
     """Return the exit code for the results of cells."""
     code, line = _decide(results)
     if code in (errors.EXIT_OK, errors.EXIT_INCONCLUSIVE):
-        line = f"{line}{_rounds_to_go(results)}"
+        visible = [result.visible_frac or 0.0 for result in results if result.state is CellState.INCONCLUSIVE]
+        seen = f"; the smallest slow-down that this run can see is {max(visible):.0%}" if any(visible) else ""
+        line = f"{line}{seen}"
     counts = Counter(str(result.state) for result in results)
     return Outcome(
         exit_code=code, line=line, counts={str(state): counts[state] for state in CellState if counts[state]}
     )
-
-
-def _rounds_to_go(results: Sequence[CellResult]) -> str:
-    """Return words for the smallest visible slow-down, and for what would decide the undecided cells."""
-    undecided = [result for result in results if result.state is CellState.INCONCLUSIVE]
-    visible = [result.visible_frac for result in undecided if result.visible_frac is not None]
-    words = f"; the smallest slow-down that this run can see is {max(visible):.0%}" if visible else ""
-    if needed := max((result.more_rounds or 0 for result in undecided), default=0):
-        words += f"; {number_of(needed, 'more replicate')} on each side would decide what can be decided"
-    return words
 
 
 def _decide(results: Sequence[CellResult]) -> tuple[int, str]:

@@ -16,9 +16,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from storebench.errors import CellFailedError, OutputError, UsageError
+from storebench.errors import OutputError, UsageError
 from storebench.probes.code import checkout_of, code_digest, git_environment, package_folder
-from storebench.record.schema import CodeFacts, Record, Status
+from storebench.record.schema import CodeFacts
 from storebench.system.kernel import LIBRARY
 from storebench.system.progress import Say
 from storebench.system.scratch import scratch_folder
@@ -102,21 +102,6 @@ class SideCode:
     """Folder that holds the imported storebench package."""
     facts: CodeFacts
     """Code facts that its records must contain."""
-    working: bool
-    """Whether this is a working tree, in which commits may happen during the run: then only digests must match."""
-
-    def check(self, name: str, records: Sequence[Record]) -> None:
-        """Refuse records of other code than this side's."""
-        for record in (record for record in records if record.status is Status.OK):
-            code = record.code or CodeFacts(digest="unknown")
-            for fact in ("digest",) if self.working else ("digest", "commit"):
-                ran, wanted = getattr(code, fact), getattr(self.facts, fact)
-                if ran != wanted:
-                    raise CellFailedError(
-                        f"the {name} side ran other code: {fact} {ran!r}, not {wanted!r}",
-                        where=self.tree,
-                        hint="Was the code changed during the run? Start again.",
-                    )
 
 
 def side_environment() -> dict[str, str]:
@@ -134,7 +119,7 @@ def side_codes(root: Path, worktree: Path, scratch: Path) -> tuple[SideCode, Sid
         package = tree / "storebench"
         python = _borrowing(scratch / name, package, [root, worktree])
         facts = CodeFacts(digest=code_digest(package), commit=str(checkout_of(package)))
-        sides.append(SideCode(python=python, tree=tree, facts=facts, working=tree == root))
+        sides.append(SideCode(python=python, tree=tree, facts=facts))
     return sides[0], sides[1]
 
 

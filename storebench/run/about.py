@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import os
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -146,22 +146,21 @@ def resume_command(folder: Path, *, retry_failed: bool = False) -> str:
     return plain(shlex.join(["storebench", *words, "--resume", *retrying, "--out", str(folder)]))
 
 
-def incomplete(records: Iterable[tuple[Record, Path]]) -> Iterator[str]:
+def _runs(records: Iterable[tuple[Record, Path]]) -> dict[Path, About]:
+    """Return what each run's folder says of it; folders without a ``run.json`` are left out."""
+    folders = dict.fromkeys(file.parent for _, file in records if file.name == RECORDS_NAME)
+    return {folder: about for folder in folders if (about := about_of(folder))}
+
+
+def incomplete(records: Sequence[tuple[Record, Path]]) -> Iterator[str]:
     """Yield a sentence on each run that lacks replicates which its ``run.json`` promises."""
-    by_folder: dict[Path, set[tuple[str, int]]] = {}
-    for record, file in records:
-        if file.name == RECORDS_NAME:
-            by_folder.setdefault(file.parent, set()).add(replicate_key(record))
-    for folder, done in by_folder.items():
-        about = about_of(folder)
-        if about is None or (folder / PAIRING_NAME).is_file():
-            continue
+    for folder, about in _runs(records).items():
         asked, fewer = about.scenario.get("replicates"), fewer_replicates(about)
-        if fewer is None or not isinstance(asked, int):
+        if (folder / PAIRING_NAME).is_file() or fewer is None or not isinstance(asked, int):
             continue
         rounds = dict.fromkeys(about.cell_ids, asked) | fewer | about.ended
         wanted = {(cell, number) for cell in about.cell_ids for number in range(rounds[cell])}
-        if missing := wanted - done:
+        if missing := wanted - {replicate_key(record) for record, file in records if file.parent == folder}:
             yield (
                 f"INCOMPLETE: {len(wanted) - len(missing)} of {number_of(len(wanted), 'replicate')} of run"
                 f" {about.run_id} are recorded. Finish it with '{resume_command(folder)}'."
@@ -170,18 +169,14 @@ def incomplete(records: Iterable[tuple[Record, Path]]) -> Iterator[str]:
 
 def left_out(records: Iterable[tuple[Record, Path]]) -> dict[str, list[str]]:
     """Return the backends of optional matrices that the machine did not permit, by reason."""
-    reasons: dict[str, dict[str, None]] = {}
-    for folder in dict.fromkeys(file.parent for _, file in records if file.name == RECORDS_NAME):
-        about = about_of(folder)
-        for entry in about.left_out if about else ():
-            reasons.setdefault(entry.get("reason", ""), {})[entry.get("backend", "")] = None
-    return {reason: list(names) for reason, names in reasons.items()}
+    reasons: dict[str, list[str]] = {}
+    for entry in (entry for about in _runs(records).values() for entry in about.left_out):
+        names = reasons.setdefault(entry.get("reason", ""), [])
+        names += {entry.get("backend", "")} - {*names}
+    return reasons
 
 
 def cut_short(records: Iterable[tuple[Record, Path]]) -> dict[str, str]:
     """Return the budget that ended a cell before its last round, by the cell's id."""
-    budgets: dict[str, str] = {}
-    for folder in dict.fromkeys(file.parent for _, file in records if file.name == RECORDS_NAME):
-        if about := about_of(folder):
-            budgets |= dict.fromkeys(about.ended, str(about.scenario.get("budget")))
-    return budgets
+    runs = _runs(records).values()
+    return {cell_id: str(about.scenario.get("budget")) for about in runs for cell_id in about.ended}

@@ -30,7 +30,7 @@ from storebench.record.schema import Cell, PlaceFacts, Record, Status
 from storebench.run.folder import Run
 from storebench.run.launch import answer_of
 from storebench.run.leader import Leader
-from storebench.run.replicates import mostly_disturbed
+from storebench.run.replicates import mostly_disturbed, wants_repeat
 from storebench.run.resources import Surroundings, check_network, check_parts, check_size, surroundings
 from storebench.run.scenario import FEWEST_REPLICATES, Scenario
 from storebench.run.schedule import PendingReplicate, ReplicateKey, durations, round_s
@@ -304,7 +304,9 @@ class _Rounds:
         """Whether a replicate is worth another attempt, for which there is time beside the fewest rounds."""
         round_of = [records for (_, number), records in self.recorded.items() if number == pending.replicate]
         records = self.recorded.get(pending.key)
-        if records is None or not self.run.repeats(records, is_busy=mostly_disturbed(round_of)):
+        if records is None or not self.run.scenario.repeat_disturbed:
+            return False
+        if not wants_repeat(records, is_busy=mostly_disturbed(round_of)):
             return False
         later = self._left(pending.replicate + 1, FEWEST_REPLICATES)
         return self._has_time([pending.cell, *(each.cell for each in later)])

@@ -29,14 +29,12 @@ from storebench.record.lines import (
 )
 from storebench.record.schema import Cell, Record, Status
 from storebench.run.about import About, Whole, make_run_folders, read_about, write_about
-from storebench.run.replicates import badness, counted, wants_repeat
+from storebench.run.replicates import badness, counted
 from storebench.run.scenario import Scenario
 from storebench.run.schedule import PendingReplicate, ReplicateKey, is_whole, replicate_key, schedule
 from storebench.system.json_lines import JsonLine, append_lines, damaged_end, replace_lines, rows_of
 from storebench.system.lock import claimed
 from storebench.system.scratch import sweep
-
-RUN_SCHEMA_VERSION = 1
 
 _UNFINISHED = ".unfinished-"
 _TABLE = re.compile(r"[0-9a-f]{12}-r\d+-e\d+(-a\d+)?\.(parquet|tmp)")
@@ -74,7 +72,6 @@ class Run:
                 )
             run_id = f"{dt.datetime.now(dt.UTC):%Y%m%dT%H%M%SZ}-{scenario.name}"
             about = {
-                "schema_version": RUN_SCHEMA_VERSION,
                 "run_id": run_id,
                 "created_utc": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
                 "storebench_version": __version__,
@@ -185,10 +182,6 @@ class Run:
         rounds = scenario.fewer_replicates | ended
         work = schedule(self.cells, scenario.replicates, scenario.seed, rounds)
         return [pending for pending in work if pending.key not in done]
-
-    def repeats(self, records: Sequence[Record], *, is_busy: bool) -> bool:
-        """Whether a replicate is to be measured again, because it was disturbed or did not hold its state."""
-        return self.scenario.repeat_disturbed and wants_repeat(records, is_busy=is_busy)
 
     def repair(self) -> None:
         """Repair the folder after a killed process, so that only complete replicates stay recorded."""

@@ -31,6 +31,7 @@ from storebench.system.interrupts import Held
 from storebench.system.processes import end_processes, expend, marked, signal_name, started_here
 from storebench.system.scratch import sweep_segments
 from storebench.system.whole_files import EXIT_NOT_WRITTEN, not_written
+from storebench.units import format_bytes
 from storebench.worker.forks import ForkServer
 from storebench.worker.job import CellJob, job_text
 
@@ -82,7 +83,7 @@ def answer_of(
     """
     path = scratch / "job.json"
     path.write_text(job_text(job), encoding="utf-8")
-    killed = _oom_kills(job.memory_group)
+    killed = _oom_kills()
     if server is not None and job.cell.ranks == 1:
         ending = _forked(server, job, path, log, around, tell)
     else:
@@ -100,13 +101,18 @@ def answer_of(
     if failure and see_log:
         failure = f"{failure}; see {log.parent.name}/{log.name}"
     failure = failure or _no_answer(ending.code, scratch, log, job.timeout_s)
-    explained = around.explained(failure, job.cell)
-    if explained == failure and "SIGKILL" in failure and _oom_kills(job.memory_group) > killed:
-        explained = (
+    if job.cell.memory_bytes is not None and oom_kills(job.memory_group):
+        limit = format_bytes(job.cell.memory_bytes)
+        failure = (
+            f"out of memory: the limit of {limit} was too small for the process itself: "
+            f"the kernel killed it when no page cache was left to free; ask for more memory ({failure})"
+        )
+    elif "SIGKILL" in failure and _oom_kills() > killed:
+        failure = (
             "out of memory: the kernel killed a process of the cell; use fewer workers, smaller batches or a smaller "
             f"--size, or give it more memory ({failure})"
         )
-    return {"failure": explained, "consequence": ending.consequence, "position": ending.position}
+    return {"failure": failure, "consequence": ending.consequence, "position": ending.position}
 
 
 def _forked(
@@ -169,11 +175,10 @@ def _by_torchrun(job: CellJob, path: Path, log: Path, around: Surroundings, tell
     return ending
 
 
-def _oom_kills(group: Path | None) -> int:
-    """Return how many processes the kernel has killed for lack of memory: in our groups, or on the machine."""
-    counts = [oom_kills(), *([oom_kills(group)] if group is not None else [])]
-    if counted := [count for count in counts if count is not None]:
-        return sum(counted)
+def _oom_kills() -> int:
+    """Return how many processes the kernel has killed for lack of memory: in this process's group, or anywhere."""
+    if (count := oom_kills()) is not None:
+        return count
     of_machine = re.search(r"^oom_kill (\d+)", read_text("/proc/vmstat") or "", re.MULTILINE)
     return int(of_machine[1]) if of_machine else 0
 

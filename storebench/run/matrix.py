@@ -1,7 +1,6 @@
 """A matrix of a scenario: its keys, its axes, the rules for jobs of ranks, and the cells that they make."""
 
 import itertools
-import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Self
@@ -65,9 +64,6 @@ def job_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
         settled |= _ONE_TRAINER
     return settled
 
-
-# Replicates of all cells of a scenario together: at some 3 s each, more than a month.
-MOST_REPLICATES = 1_000_000
 
 # A lower limit holds little more than the new memory of the process itself.
 LEAST_MEMORY_BYTES = 32 << 20
@@ -151,7 +147,7 @@ class MatrixWithoutLoop(Strict):
     """Leave out image files that cannot be read or do not decode. Otherwise the first one is an error."""
     backends: list[str] = list(PAPER_BACKENDS)
     """Container, codec and reader of each store."""
-    replicates: Annotated[int, pydantic.Field(ge=1, le=MOST_REPLICATES)] | None = None
+    replicates: Annotated[int, pydantic.Field(ge=1)] | None = None
     """Fresh processes per cell of this matrix, fewer than those of the scenario. They run in its first rounds, and a
     run that is extended adds none. Default: the scenario's number."""
     priority: Annotated[int, pydantic.Field(ge=1, le=9)] = 1
@@ -360,16 +356,6 @@ class MatrixWithoutLoop(Strict):
             image_size=self.image_size,
             skip_unreadable=self.skip_unreadable,
         )
-
-    @property
-    def most_cells(self) -> int:
-        """The product of the axes: an upper bound on the number of cells, known before any is built."""
-        return math.prod([len(self.backends), *(len(self._axis(row)) for row in AXES)])
-
-    def without_own_replicates(self) -> Self:
-        """Return this matrix with as many replicates as its scenario has."""
-        given = self.model_dump(exclude={"replicates"}, exclude_unset=True)
-        return type(self).model_validate(given, strict=False)
 
     def cells(self) -> list[Cell]:
         """Return the product of the axes, less the cells that cannot exist (see `impossible`)."""

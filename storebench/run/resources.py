@@ -157,18 +157,6 @@ class Surroundings:
     def command(self, command: list[str]) -> list[str]:
         return command if self.image is None else own_namespace(command)
 
-    def explained(self, failure: str, cell: Cell) -> str:
-        """Return the reason of a failure, with the limit named if the kernel killed a process for it."""
-        if self.group is None or cell.memory_bytes is None:
-            return failure
-        usage = self.group.usage()
-        if not usage.oom_kills:
-            return failure
-        return (
-            f"out of memory: the limit of {format_bytes(cell.memory_bytes)} was too small for the process itself: "
-            f"the kernel killed it when no page cache was left to free; ask for more memory ({failure})"
-        )
-
 
 @contextmanager
 def surroundings(cell: Cell, image: StoreImage | None) -> Iterator[Surroundings]:
