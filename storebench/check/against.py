@@ -23,9 +23,9 @@ from storebench.errors import CellFailedError, OutputError, ScenarioError, from_
 from storebench.record.lines import PAIRING_NAME
 from storebench.record.schema import Cell
 from storebench.run.launch import end
+from storebench.run.replicates import round_of
 from storebench.run.resources import permitted
 from storebench.run.scenario import Scenario, load_scenario
-from storebench.run.schedule import round_of
 from storebench.system.lock import claimed
 from storebench.system.processes import marked
 from storebench.system.progress import Say, mute
@@ -140,11 +140,10 @@ def _interleave(
         if budget_s is not None and done >= MIN_ROUNDS and spent_s * (done + 1) / done > budget_s:
             break
         for item in round_of(cells, done, scenario.seed):
-            where = f"{number + 1} of {scenario.replicates * len(cells)} pairs of replicates"
-            if budget_s is not None:  # the number of rounds is not known in advance
-                spent_s = time.monotonic() - started
-                where = f"replicate pair {number + 1}, after {spent_s / 60:.1f} of {budget_s / 60:.3g} min"
-            say(f"{where}: {label_of(item.cell)}, replicate {item.replicate}")
+            spent = format_duration(time.monotonic() - started)
+            say(
+                f"replicate pair {number + 1}, after {spent}: {label_of(item.cell)}, replicate {item.replicate}"
+            )
             for process in processes if number % 2 == 0 else reversed(processes):
                 process.run(positions[item.cell.cell_id], item.replicate)
             number += 1

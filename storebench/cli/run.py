@@ -237,7 +237,7 @@ def begun(
     require_space(plan, stores)
     with claimed(folder), continued_by(folder):
         whole, notes = (first.whole, first.notes) if first else (None, ())
-        run = Run.create(scenario, folder, plan.cells, plan.allowed.refused, stores, command, whole)
+        run = Run.create(scenario, folder, plan.cells, plan.refused, stores, command, whole)
         for line in (*plan.notes, *notes, loop_line(plan.cells), total_line(scenario, plan)):
             say(line)
         yield run

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from storebench.record.schema import Cell, Record
     from storebench.run.dry_run import RunPlan
     from storebench.run.folder import Run
+    from storebench.run.replicates import PendingReplicate, ReplicateKey
     from storebench.run.scenario import Scenario
-    from storebench.run.schedule import PendingReplicate, ReplicateKey
     from storebench.stores.convert import BuildOptions
 
 

@@ -22,8 +22,8 @@ from storebench.record.lines import (
     STEPS_DIR,
 )
 from storebench.record.schema import Record
+from storebench.run.replicates import replicate_key
 from storebench.run.scenario import Scenario
-from storebench.run.schedule import replicate_key
 from storebench.system.json_text import complaint, parse_json
 from storebench.system.reading import read_small_file
 from storebench.system.whole_files import write_whole
@@ -160,7 +160,8 @@ def incomplete(records: Sequence[tuple[Record, Path]]) -> Iterator[str]:
             continue
         rounds = dict.fromkeys(about.cell_ids, asked) | fewer | about.ended
         wanted = {(cell, number) for cell in about.cell_ids for number in range(rounds[cell])}
-        if missing := wanted - {replicate_key(record) for record, file in records if file.parent == folder}:
+        done = {replicate_key(record) for record, file in records if file.parent == folder}
+        if missing := wanted - done:
             yield (
                 f"INCOMPLETE: {len(wanted) - len(missing)} of {number_of(len(wanted), 'replicate')} of run"
                 f" {about.run_id} are recorded. Finish it with '{resume_command(folder)}'."

@@ -1,9 +1,8 @@
 """Plan a run without running it: its cells, its stores, and their bytes, from a few samples that are probed."""
 
-import dataclasses
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from shutil import disk_usage
 from typing import Any
@@ -11,12 +10,12 @@ from typing import Any
 from storebench.codecs import any_size
 from storebench.datasets import open_dataset
 from storebench.datasets.listing import listings_in
-from storebench.errors import DiskFullError
+from storebench.errors import DiskFullError, UsageError
 from storebench.filesystem import nearest_folder
 from storebench.formats.registry import parse_backend, store_name_of
 from storebench.record.schema import Cell
 from storebench.run.matrix import MODEL_CROPS
-from storebench.run.resources import Permitted, check_size, permitted
+from storebench.run.resources import check_size, permitted
 from storebench.run.scenario import Scenario
 from storebench.stores.costs import sample_costs
 from storebench.stores.find import store_path
@@ -41,21 +40,19 @@ class PlannedStore:
 class RunPlan:
     """The plan of a run. How long it takes is known only after its first round."""
 
-    allowed: Permitted
+    cells: list[Cell]
+    """The cells that will run."""
+    refused: dict[Cell, UsageError]
+    """Those of optional matrices that may not."""
     stores: list[PlannedStore]
     write_bytes: int
     fetch_bytes: int
-    notes: list[str] = field(default_factory=list)
-
-    @property
-    def cells(self) -> list[Cell]:
-        """The cells that will run."""
-        return self.allowed.cells
+    notes: list[str]
 
     def to_dict(self) -> dict[str, Any]:
-        facts = {name: value for name, value in vars(self).items() if name != "allowed"}
-        cells = [cell.fields() for cell in self.cells]
-        return {"cells": cells, **facts, "stores": [dataclasses.asdict(store) for store in self.stores]}
+        lists = {"cells": [cell.fields() for cell in self.cells], "stores": list(map(vars, self.stores))}
+        sizes = {"write_bytes": self.write_bytes, "fetch_bytes": self.fetch_bytes}
+        return lists | sizes | {"notes": self.notes}
 
 
 def plan_run(
@@ -92,7 +89,8 @@ def plan_run(
         epochs = cell.epochs * fewer.get(cell, scenario.replicates) * sides
         fetch_bytes += round(served * payload_bytes) * epochs
     return RunPlan(
-        allowed=allowed,
+        cells=allowed.cells,
+        refused=allowed.refused,
         stores=list(planned.values()),
         write_bytes=write_bytes,
         fetch_bytes=fetch_bytes,

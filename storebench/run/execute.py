@@ -30,10 +30,16 @@ from storebench.record.schema import Cell, PlaceFacts, Record, Status
 from storebench.run.folder import Run
 from storebench.run.launch import answer_of
 from storebench.run.leader import Leader
-from storebench.run.replicates import mostly_disturbed, wants_repeat
+from storebench.run.replicates import (
+    PendingReplicate,
+    ReplicateKey,
+    durations,
+    mostly_disturbed,
+    round_s,
+    wants_repeat,
+)
 from storebench.run.resources import Surroundings, check_network, check_parts, check_size, surroundings
 from storebench.run.scenario import FEWEST_REPLICATES, Scenario
-from storebench.run.schedule import PendingReplicate, ReplicateKey, durations, round_s
 from storebench.settings.words import ComputeKind, Split
 from storebench.stores.convert import BuildOptions, Replace, ensure_store
 from storebench.stores.copies import StoreImage, ensure_copy, ensure_image
@@ -187,11 +193,10 @@ def prepare(
         check_network(cell, built[key].manifest)
         check_room(cell, built[key].manifest, nodes, node)
         check_parts(cell, built[key].manifest)
-        prepared[cell] = built[key]
-    for cell in cells:
-        if cell.readahead_kib is not None:
-            image = ensure_image(prepared[cell].store, watcher.store(cell).say)
-            prepared[cell] = dataclasses.replace(prepared[cell], image=image)
+        image = (
+            None if cell.readahead_kib is None else ensure_image(built[key].store, watcher.store(cell).say)
+        )
+        prepared[cell] = dataclasses.replace(built[key], image=image)
     return prepared
 
 

@@ -29,9 +29,16 @@ from storebench.record.lines import (
 )
 from storebench.record.schema import Cell, Record, Status
 from storebench.run.about import About, Whole, make_run_folders, read_about, write_about
-from storebench.run.replicates import badness, counted
+from storebench.run.replicates import (
+    PendingReplicate,
+    ReplicateKey,
+    badness,
+    counted,
+    is_whole,
+    replicate_key,
+    schedule,
+)
 from storebench.run.scenario import Scenario
-from storebench.run.schedule import PendingReplicate, ReplicateKey, is_whole, replicate_key, schedule
 from storebench.system.json_lines import JsonLine, append_lines, damaged_end, replace_lines, rows_of
 from storebench.system.lock import claimed
 from storebench.system.scratch import sweep

@@ -1,12 +1,17 @@
-"""Which replicates count: those that were measured in the state that their cell asks for."""
+"""The replicates of a run: their order, how long they took, and which count because they held their cell's state."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+import random
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from storebench.probes.cgroup import LIMIT_HEADROOM
 from storebench.probes.page_cache import COLD_MAX_FRAC, WARM_MIN_FRAC
 from storebench.probes.residency import SAMPLING_ERROR_FRAC
-from storebench.record.schema import CacheVerdict, Record
+from storebench.record.schema import CacheVerdict, Cell, Record
 from storebench.settings.words import CacheState, Fill, Share
 from storebench.units import format_bytes
 
@@ -21,6 +26,70 @@ _WARM_LEFT_FRAC = 0.9
 
 # What a warm epoch may take from a device: the machine may reclaim pages, and read its libraries.
 _WARM_MOST_FRAC, _WARM_MOST_BYTES, _WARM_OTHER_BYTES = 0.05, 16 << 20, 2 << 20
+
+# Cell id and number of a replicate.
+ReplicateKey = tuple[str, int]
+
+
+def replicate_key(record: Record) -> ReplicateKey:
+    """Return the replicate that a record belongs to."""
+    return record.cell.cell_id, record.replicate
+
+
+def is_whole(records: Sequence[Record]) -> bool:
+    """Whether the records of a replicate, at least one, cover every epoch of it."""
+    return len({record.epoch for record in records}) >= records[0].cell.epochs
+
+
+@dataclass(frozen=True, kw_only=True)
+class PendingReplicate:
+    """One replicate of one cell that has not run yet."""
+
+    cell: Cell
+    replicate: int
+
+    @property
+    def key(self) -> ReplicateKey:
+        """Cell id and number of the replicate."""
+        return self.cell.cell_id, self.replicate
+
+
+def schedule(
+    cells: Sequence[Cell], replicates: int, seed: int, fewer: Mapping[Cell, int] | None = None
+) -> list[PendingReplicate]:
+    """Return every replicate of every cell, round by round, each round in its own random order."""
+    numbers = fewer or {}
+    work = [pending for replicate in range(replicates) for pending in round_of(cells, replicate, seed)]
+    return [pending for pending in work if pending.replicate < numbers.get(pending.cell, replicates)]
+
+
+def round_of(cells: Sequence[Cell], replicate: int, seed: int) -> list[PendingReplicate]:
+    """Return one round in its random order."""
+    drawn = random.Random(f"{seed}:{replicate}")
+    blocks: defaultdict[Any, list[Cell]] = defaultdict(list)
+    for cell in cells:
+        blocks[cell.compared_with].append(cell)
+    drawn_blocks = list(blocks.values())
+    drawn.shuffle(drawn_blocks)
+    order = [cell for block in drawn_blocks for cell in drawn.sample(block, len(block))]
+    return [PendingReplicate(cell=cell, replicate=replicate) for cell in order]
+
+
+def durations(records: Iterable[Record]) -> dict[ReplicateKey, float]:
+    """Return the seconds of each replicate; all attempts at it count as long as the one that stands."""
+    return {
+        replicate_key(record): record.conditions.wall_s * record.conditions.attempt
+        for record in records
+        if record.conditions is not None  # the same in each epoch of a replicate
+    }
+
+
+def round_s(took: Mapping[ReplicateKey, float], cell_ids: Iterable[str]) -> float:
+    """Return the seconds that a round of some cells should take: the sum of the medians so far."""
+    by_cell: defaultdict[str, list[float]] = defaultdict(list)
+    for (cell_id, _), seconds in took.items():
+        by_cell[cell_id].append(seconds)
+    return sum(statistics.median(by_cell[cell_id]) for cell_id in cell_ids if cell_id in by_cell)
 
 
 def enough(sound: int, measured: int) -> bool:

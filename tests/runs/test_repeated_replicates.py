@@ -15,9 +15,8 @@ from storebench.record.lines import SUPERSEDED_NAME, read_records
 from storebench.record.schema import Conditions, Record
 from storebench.run.execute import Silent, execute
 from storebench.run.folder import Run
-from storebench.run.replicates import MOST_ATTEMPTS, unsound, wants_repeat
+from storebench.run.replicates import MOST_ATTEMPTS, PendingReplicate, unsound, wants_repeat
 from storebench.run.scenario import Scenario, make_scenario
-from storebench.run.schedule import PendingReplicate
 from tests.support.findings import validate
 from tests.support.harness_tools import Bench
 from tests.support.planted import make_record

@@ -19,7 +19,7 @@ import pytest
 from storebench.cli import common
 from storebench.cli.watcher import StderrWatcher
 from storebench.ranks.heartbeat import Position
-from storebench.run.schedule import PendingReplicate
+from storebench.run.replicates import PendingReplicate
 from tests.support.harness_tools import SMALL, Bench, wait_for
 from tests.support.planted import make_record
 

@@ -101,7 +101,7 @@ def test_a_slow_down_is_seen_where_it_is_and_no_edit_of_the_scenario_hides_it(
         "; another one takes about ",
     ):
         assert line in done.stderr
-    assert len(re.findall(r"replicate pair \d+, after \d+\.\d of \S+ min: mnist/", done.stderr)) == 10
+    assert len(re.findall(r"replicate pair \d+, after [^:]+: mnist/", done.stderr)) == 10
     first, second = read_records(out / "baseline"), read_records(out / "contender")
     assert [{r.code.commit for r in side if r.code} for side in (first, second)] == [{before}, {after}]
     assert {r.code.digest for r in second if r.code} == {code_digest(package)}
@@ -124,7 +124,7 @@ def same(tmp_path_factory: pytest.TempPathFactory, scenario: Scenario) -> tuple[
 
     def tell(line: str) -> None:
         told.append(line)
-        if line.startswith("1 of 2 pairs of replicates: "):
+        if line.startswith("replicate pair 1, "):
             for words in (
                 ("--against", "HEAD", "--out", out),
                 ("--resume", "--out", out / "baseline"),

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from storebench.run.schedule import schedule
+from storebench.run.replicates import schedule
 from tests.support.harness_tools import scenario
 
 
