@@ -88,7 +88,7 @@ def run_against(
             say(f"{folder.name}: commit {code.facts.commit or None}, digest {code.facts.digest}")
         if codes[0].facts.digest == codes[1].facts.digest:
             say("both sides are the same code: nothing to measure")
-            _pair_up(sides, ref, codes, same=True)
+            _pair_up(sides, codes, same=True)
             return sides
         places = (stores / f"against-{commit[:12]}", stores)
         processes = [
@@ -97,7 +97,7 @@ def run_against(
             )
             for code, folder, place in zip(codes, folders, places, strict=True)
         ]
-        _pair_up(sides, ref, codes)
+        _pair_up(sides, codes)
         _interleave(processes, scenario, allowed.cells, budget_s, say)
     return sides
 
@@ -153,19 +153,12 @@ def _interleave(
     say(f"{number_of(done, 'round')} took {format_duration(took_s)}; another one takes about {each}")
 
 
-def _pair_up(sides: Sides, ref: str, codes: Sequence[SideCode], *, same: bool = False) -> None:
+def _pair_up(sides: Sides, codes: Sequence[SideCode], *, same: bool = False) -> None:
     """Record in both runs that they belong together, so that a check pairs their rounds."""
-    about = {
-        "pairing": secrets.token_hex(8),
-        "ref": ref,
-        "commit": sides.commit,
-        "repository": str(sides.repository),
-        "same": same,
-    }
-    folders = (("baseline", sides.baseline), ("contender", sides.contender))
-    for (side, folder), code in zip(folders, codes, strict=True):
+    about = {"pairing": secrets.token_hex(8), "same": same}
+    for folder, code in zip((sides.baseline, sides.contender), codes, strict=True):
         folder.mkdir(exist_ok=True)
-        facts = {"side": side, "code": dataclasses.asdict(code.facts)}
+        facts = {"side": folder.name, "code": dataclasses.asdict(code.facts)}
         write_whole(folder / PAIRING_NAME, json.dumps({**about, **facts}, indent=2) + "\n")
 
 

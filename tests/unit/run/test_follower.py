@@ -10,6 +10,7 @@ from storebench.errors import CellFailedError, UsageError
 from storebench.ranks.nodes import Board, NodeAddress
 from storebench.record.schema import Cell
 from storebench.run import follower as following
+from storebench.run import resources
 from storebench.run.execute import Prepared, Silent
 from storebench.run.follower import follow
 from storebench.run.leader import OVER
@@ -44,7 +45,7 @@ class Place:
         self.scenario: Scenario = load_scenario(folder / "two.toml")
         self.plain, self.limited = self.scenario.cells()
         self.prepared: list[Cell] = []
-        patch.setattr(following, "refusals", self.refusals)
+        patch.setattr(resources, "refusals", self.refusals)
         patch.setattr(following, "prepare", self.prepare)
         patch.setattr(following, "answer_of", lambda *_more: {})
 
