@@ -40,7 +40,7 @@ def main(job: dict[str, Any]) -> int:
         kept = [cells[position] for position in job["cells"]]
         with claimed(Path(job["folder"])):
             run = Run.create(scenario, Path(job["folder"]), kept)
-            _answer(answers, run.run_id)
+            print(run.run_id, file=answers, flush=True)
             for line in sys.stdin:
                 position, replicate = map(int, line.split())
                 single = dataclasses.replace(
@@ -49,16 +49,11 @@ def main(job: dict[str, Any]) -> int:
                     scenario=scenario.model_copy(update={"replicates": replicate + 1}),
                 )
                 execute(single, Path(job["stores"]), drop_caches=job["drop_caches"])
-                _answer(answers, "done")
+                print("done", file=answers, flush=True)
     except StorebenchError as error:
         sys.stderr.write(f"storebench: {error}\n")
         return error.exit_code
     return 0
-
-
-def _answer(stream: Any, line: str) -> None:
-    stream.write(line + "\n")
-    stream.flush()
 
 
 if __name__ == "__main__":

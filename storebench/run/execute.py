@@ -227,15 +227,7 @@ def _test_store(
     if cell.data.split != Split.TRAIN or limit == 0 or cell.compute.kind is not ComputeKind.REAL:
         return None
     synthetic = train.dataset.provenance.origin is Origin.SYNTHETIC
-    spec = DatasetSpec(
-        name=cell.data.name,
-        split=Split.TEST,
-        limit=limit,
-        seed=cell.data.seed,
-        synthetic=synthetic,
-        image_size=cell.data.image_size,
-        skip_unreadable=cell.data.skip_unreadable,
-    )
+    spec = dataclasses.replace(cell.data, split=Split.TEST, size=None, limit=limit, synthetic=synthetic)
     backend = parse_backend("memory+original" if any_size(cell.backend.codec) else "memory+raw")
     try:
         dataset = open_dataset(spec, listings=listings_in(stores), progress=options.progress)

@@ -47,6 +47,13 @@ def test_interleaved_times_get_a_verdict(name: str, tmp_path: Path) -> None:
     assert {found["hdf5"].state, found["png"].state} == {CellState.WITHIN_NOISE}
 
 
+def test_the_same_code_is_green_and_a_slower_reader_is_not(tmp_path: Path) -> None:
+    assert run(*paired(tmp_path / "same"))[0] == 0
+    assert run(*paired(tmp_path / "slower", slower(1.5)))[0] == 1
+    code, text = run(*paired(tmp_path / "sometimes", in_rounds(3, 1)))
+    assert (code, "perhaps slower, 1 of 3 cells: cifar10/lmdb" in text) == (4, True)
+
+
 def test_a_verdict_is_that_of_the_one_comparison_of_paired_rounds(tmp_path: Path) -> None:
     """The machine changes a lot from round to round, for both sides alike."""
     rng = np.random.default_rng(0)
