@@ -11,9 +11,13 @@ from storebench.errors import CorruptDataError, DataNotFoundError, IntegrityErro
 from storebench.record.lines import PAIRING_NAME
 from storebench.record.schema import CacheVerdict, Cell, Environment, Record
 from storebench.run.replicates import enough, unsound
-from storebench.settings.words import BOUNDED_STATES, ComputeKind, Fill, Share
+from storebench.settings.loop import AXES
+from storebench.settings.words import BOUNDED_STATES, ComputeKind
 from storebench.system.json_text import parse_json
 from storebench.system.reading import read_small_file
+
+# The axes that every label has.
+_LABELLED = ("compute", "cache", "loader", "workers", "batch_size")
 
 # A slower rate is no measurement, and its inverse might not be finite.
 _SLOWEST_PER_S = 1e-9
@@ -91,21 +95,12 @@ def same_code(baseline: Path, contender: Path) -> bool:
 
 def label_of(cell: Cell) -> str:
     """Return a readable label of a cell."""
-    drained = cell.compute.kind is ComputeKind.NONE
-    parts = [
-        cell.data.name,
-        cell.backend.name,
-        cell.cache,
-        f"{cell.loader}-{cell.workers}",
-        f"batch-{cell.batch_size}",
-        cell.compute if drained else f"{cell.model}-{cell.compute}",
-    ]
-    parts += [cell.device] if cell.device != "cpu" else []
-    parts += [f"ranks-{cell.ranks}-{cell.sync}"] if cell.ranks > 1 else []
-    parts += [f"share-{cell.share}"] if cell.share is not Share.NONE else []
-    parts += [f"fill-{cell.store_fill}"] if cell.store_fill is not Fill.PRELOAD else []
-    apart = f"trainers-{cell.trainers}-{cell.trainer_data}-every-{cell.tournament_steps}"
-    return "/".join([*parts, *([apart] if cell.trainers > 1 else [])])
+    compute = cell.compute if cell.compute.kind is ComputeKind.NONE else f"{cell.model}-{cell.compute}"
+    parts = [cell.data.name, cell.backend.name, cell.cache, f"{cell.loader}-{cell.workers}"]
+    parts += [f"batch-{cell.batch_size}", compute, *([cell.device] if cell.device != "cpu" else [])]
+    others = {row.name: row.asked_default for row in AXES if row.name not in _LABELLED}
+    parts += [f"{name}-{getattr(cell, name)}" for name in others if getattr(cell, name) != others[name]]
+    return "/".join(parts)
 
 
 def _cell(records: list[Record], code: str) -> CellData:

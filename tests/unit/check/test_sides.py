@@ -144,17 +144,13 @@ def test_a_place_without_records_is_no_side(content: dict[str, str] | None, tmp_
         ({}, "none"),
         ({"compute": "real", "model": "tiny"}, "tiny-real"),
         ({"device": "cuda"}, "none/cuda"),
-        ({"ranks": 2}, "none/ranks-2-overlapped"),
         (
             {"ranks": 4, "share": "store", "store_fill": "first-epoch"},
-            "none/ranks-4-overlapped/share-store/fill-first-epoch",
+            "none/ranks-4/share-store/store_fill-first-epoch",
         ),
-        (
-            {"ranks": 2, "trainers": 2, "tournament_steps": 5},
-            "none/ranks-2-overlapped/trainers-2-partitioned-every-5",
-        ),
+        ({"readahead_kib": 128}, "none/readahead_kib-128"),
     ],
 )
-def test_a_cell_is_called_by_what_a_pattern_may_match(fields: dict[str, Any], label: str) -> None:
+def test_a_label_names_the_axes_that_are_not_as_usual(fields: dict[str, Any], label: str) -> None:
     planted = record("lmdb", 0, 1e-3, cell={"workers": 2} | fields).cell
     assert label_of(planted) == f"cifar10/lmdb/warm/processes-2/batch-64/{label}"
