@@ -23,7 +23,8 @@ from benchmarks.runs import claim_line
 from storebench.codecs import get_codec
 from storebench.formats.base import Batch, Indices, Reader
 from storebench.formats.registry import get_format, open_reader, parse_backend
-from storebench.probes.page_cache import PAGE_BYTES, evict, resident, warm
+from storebench.probes.page_cache import evict, warm
+from storebench.probes.page_count import PAGE_BYTES, resident
 from storebench.probes.rates import device_rates, gather_rate, opened_direct, read_direct
 from storebench.record.manifest import Manifest
 

@@ -13,7 +13,8 @@ from storebench.errors import MissingDependencyError
 from storebench.formats.base import Indices, Reader
 from storebench.formats.registry import PEERS, format_names, get_format
 from storebench.loading.order import epoch_order, split_batches
-from storebench.probes.page_cache import ask_to_evict, cache_facts, evict, resident, warm
+from storebench.probes.page_cache import ask_to_evict, cache_facts, evict, warm
+from storebench.probes.page_count import resident
 from storebench.record.schema import CacheFacts, CacheVerdict
 from storebench.settings.words import CacheState
 from storebench.stores.find import Store

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Self
 
-from storebench.errors import UsageError
-from storebench.probes.machine import own_groups, read_text
-from storebench.probes.page_cache import PAGE_BYTES, Residency, cache_facts, evict, resident
+from storebench.errors import CellFailedError, UsageError
+from storebench.probes.machine import disk_number, own_groups, read_text
+from storebench.probes.page_cache import cache_facts, evict
+from storebench.probes.page_count import PAGE_BYTES, Residency, resident
 from storebench.probes.residency import settled
-from storebench.record.schema import CacheFacts, CacheVerdict
+from storebench.record.schema import CacheFacts, CacheVerdict, TierFacts
 from storebench.settings.tiers import Tier
 from storebench.settings.words import CacheState
 from storebench.system.processes import started_ticks
@@ -207,6 +208,53 @@ class ThrottledGroup(ControlGroup):
         matches = [re.search(rf"^{disk} Read (\d+)", text, re.MULTILINE) for text in texts]
         read, requests = (int(match[1]) if match else 0 for match in matches)
         return read, requests
+
+
+class EmulatedTier:
+    """The limits of a tier on the reads of this process and of those that it starts."""
+
+    def __init__(self, tier: Tier, disk: str, groups: Sequence[ThrottledGroup]) -> None:
+        self._tier = tier
+        self._disk = disk
+        self._groups = groups
+        self._begun = (0.0, 0, 0)
+
+    @classmethod
+    def enter(cls, tier: Tier, store: Path, folder: Path, memory: Path | None = None) -> Self:
+        """Move this process into the group at `folder`, limited for the disk of the store."""
+        disk = disk_number(store)
+        if disk is None:
+            raise CellFailedError(
+                "the store is on no block device, so its reads cannot be limited", where=store
+            )
+        groups = [ThrottledGroup.at(folder)]
+        if memory is not None and groups[0].version == 2:
+            # A process is in one group of version 2, so that with a memory limit gets these limits, too.
+            groups.append(ThrottledGroup.at(memory))
+        for group in groups:
+            group.throttle(disk, tier)
+        groups[0].enter([os.getpid()])
+        return cls(tier, disk, groups)
+
+    def begin(self) -> None:
+        self._begun = self._counted()
+
+    def end(self) -> TierFacts:
+        seconds, read, requests = (
+            after - before for after, before in zip(self._counted(), self._begun, strict=True)
+        )
+        return TierFacts(
+            disk=self._disk,
+            limit_bytes_per_s=self._tier.bytes_per_s,
+            limit_requests_per_s=self._tier.requests_per_s,
+            read_bytes=int(read),
+            requests=int(requests),
+            seconds=seconds,
+        )
+
+    def _counted(self) -> tuple[float, int, int]:
+        counts = [group.reads(self._disk) for group in self._groups]
+        return time.perf_counter(), sum(read for read, _ in counts), sum(number for _, number in counts)
 
 
 @contextmanager

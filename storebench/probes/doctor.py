@@ -22,6 +22,7 @@ from storebench.probes.counters import CounterProbe
 from storebench.probes.environment import version_of
 from storebench.probes.loop_mount import why_not
 from storebench.probes.machine import IN_MEMORY, Mount, mount_of
+from storebench.probes.page_count import PAGE_BYTES, resident
 from storebench.probes.rates import device_rates
 from storebench.settings.words import CacheState
 from storebench.system.kernel import load_kernel
@@ -93,7 +94,7 @@ def _page_cache(scratch: Path, mount: Mount) -> Iterator[Check]:
     keep = "Keep the stores on a disk to measure cold cells; warm ones are fine here."
     fail = "Cold cells will fail here: keep the stores on a local disk."
     for state, reach, advice in (
-        (CacheState.COLD, page_cache.resident, keep if mount.fstype in IN_MEMORY else fail),
+        (CacheState.COLD, resident, keep if mount.fstype in IN_MEMORY else fail),
         (CacheState.WARM, page_cache.warm, "Free some memory."),
     ):
         facts = page_cache.cache_facts(state, reach([scratch]), paths=[scratch])
@@ -116,7 +117,7 @@ def _device(scratch: Path) -> Iterator[Check]:
         counted = getattr(counters, key)
         found = "counted by the kernel" if counted else counters.reasons.get(key, none)
         yield _check(name, counted, found, "Read amplification cannot be measured here.", NO)
-    reasons = device_rates([scratch], page_cache.PAGE_BYTES, limit_s=0.03).reasons
+    reasons = device_rates([scratch], PAGE_BYTES, limit_s=0.03).reasons
     found = next(iter(reasons.values()), "O_DIRECT reads reach the device")
     yield _check("device ceilings", not reasons, found, "Cold figures will have no device ceiling.", NO)
 

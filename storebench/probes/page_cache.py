@@ -9,30 +9,11 @@ from pathlib import Path
 from storebench.errors import CellFailedError
 from storebench.filesystem import sync_file_system
 from storebench.probes.machine import IN_MEMORY, mount_of
-from storebench.probes.page_count import (
-    PAGE_BYTES,
-    Residency,
-    opened,
-    pages_of,
-    resident,
-    resident_by_file,
-)
+from storebench.probes.page_count import PAGE_BYTES, Residency, opened, pages_of, resident, resident_by_file
 from storebench.record.schema import CacheFacts, CacheVerdict
 from storebench.settings.words import BOUNDED_STATES, CacheState
 from storebench.system.file_tree import Paths, names_of
 from storebench.system.scratch import scratch_folder
-
-__all__ = [
-    "PAGE_BYTES",
-    "Residency",
-    "ask_to_evict",
-    "cache_facts",
-    "drop_caches",
-    "evict",
-    "resident",
-    "unreachable",
-    "warm",
-]
 
 # Share of a store's pages that may be resident while it counts as cold.
 COLD_MAX_FRAC = 0.01

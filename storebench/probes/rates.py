@@ -23,8 +23,8 @@ import psutil
 from storebench.arrays import Indices, Pixels
 from storebench.errors import CorruptDataError
 from storebench.probes.machine import IN_MEMORY, mount_of
-from storebench.probes.page_cache import PAGE_BYTES, ask_to_evict
-from storebench.probes.page_count import opened
+from storebench.probes.page_cache import ask_to_evict
+from storebench.probes.page_count import PAGE_BYTES, opened
 from storebench.record.schema import Ceilings
 from storebench.system.file_tree import names_of
 from storebench.system.json_text import parse_json

@@ -17,8 +17,8 @@ from storebench.datasets.containers.base import Container
 from storebench.datasets.containers.find import find_container
 from storebench.datasets.images import suffix_of
 from storebench.errors import CorruptDataError
-from storebench.probes.page_cache import ask_to_evict, cache_facts, evict, resident
-from storebench.probes.page_count import PAGE_BYTES
+from storebench.probes.page_cache import ask_to_evict, cache_facts, evict
+from storebench.probes.page_count import PAGE_BYTES, resident
 from storebench.record.schema import CacheVerdict
 from storebench.settings.words import CacheState, Split
 from storebench.system.isolated import run_isolated

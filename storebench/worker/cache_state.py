@@ -7,14 +7,8 @@ from pathlib import Path
 from storebench.errors import CellFailedError
 from storebench.formats.registry import get_format, traits_of
 from storebench.probes.machine import mount_of
-from storebench.probes.page_cache import (
-    Residency,
-    cache_facts,
-    drop_caches,
-    evict,
-    resident,
-    warm,
-)
+from storebench.probes.page_cache import cache_facts, drop_caches, evict, warm
+from storebench.probes.page_count import Residency, resident
 from storebench.record.schema import CacheFacts, CacheVerdict
 from storebench.settings.backend import Backend
 from storebench.settings.words import BOUNDED_STATES, CacheState

@@ -4,7 +4,7 @@ import dataclasses
 
 from storebench.codecs import any_size
 from storebench.probes.machine import mount_of
-from storebench.probes.page_cache import PAGE_BYTES
+from storebench.probes.page_count import PAGE_BYTES
 from storebench.probes.rates import device_rates, gather_rate, once, opens
 from storebench.record.lines import PROBES_DIR
 from storebench.record.schema import Ceilings

@@ -10,7 +10,8 @@ import pytest
 from storebench.formats.registry import get_format
 from storebench.loading.order import epoch_order
 from storebench.probes.machine import IN_MEMORY, block_device, mount_of
-from storebench.probes.page_cache import PAGE_BYTES, drop_caches, evict, resident, warm
+from storebench.probes.page_cache import drop_caches, evict, warm
+from storebench.probes.page_count import PAGE_BYTES, resident
 from storebench.record.manifest import Manifest
 from storebench.record.schema import Cell
 from storebench.worker.replicate import run as run_replicate

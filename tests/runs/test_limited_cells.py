@@ -18,7 +18,7 @@ from storebench.errors import UsageError
 from storebench.probes.cgroup import ThrottledGroup, find_controller
 from storebench.probes.loop_mount import own_namespace, why_not
 from storebench.probes.machine import IN_MEMORY, mount_of
-from storebench.probes.page_cache import resident
+from storebench.probes.page_count import resident
 from storebench.record.manifest import Manifest
 from tests.support.copies import own_mounts, run_in_copy
 from tests.support.harness_tools import Bench
@@ -263,7 +263,7 @@ def test_the_image_holds_the_same_store_and_is_not_cached_itself(
     assert (folder / "manifest.json").read_bytes() == (home / "lmdb+raw" / "manifest.json").read_bytes()
     script = (
         "import sys; from pathlib import Path; from storebench.probes.loop_mount import mount_image;"
-        "from storebench.stores.verify import verify_store; from storebench.probes.page_cache import resident;"
+        "from storebench.stores.verify import verify_store; from storebench.probes.page_count import resident;"
         "image, point = map(Path, sys.argv[1:]); mount_image(image, point, 128);"
         "print(verify_store(point).count, resident([image]).frac)"
     )

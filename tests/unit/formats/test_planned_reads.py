@@ -21,7 +21,8 @@ from storebench.formats.reads.direct_file import SMALL_BYTES, DirectFile, merge
 from storebench.formats.reads.planned import Turns
 from storebench.formats.registry import get_format
 from storebench.formats.windows import Windows
-from storebench.probes.page_cache import PAGE_BYTES, evict, resident
+from storebench.probes.page_cache import evict
+from storebench.probes.page_count import PAGE_BYTES, resident
 from storebench.system.kernel import load_kernel
 from storebench.testing.stores import SmallStore, build_small_store, sliced
 from tests.support.thinning import examples

@@ -2,10 +2,8 @@
 
 import pytest
 
-from storebench.probes.page_cache import (
-    Residency,
-    cache_facts,
-)
+from storebench.probes.page_cache import cache_facts
+from storebench.probes.page_count import Residency
 from storebench.settings.words import CacheState
 
 GIB = 1 << 30

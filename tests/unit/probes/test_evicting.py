@@ -8,14 +8,8 @@ from pathlib import Path
 import pytest
 
 from storebench.probes import page_cache, page_count
-from storebench.probes.page_cache import (
-    COLD_MAX_FRAC,
-    PAGE_BYTES,
-    WARM_PASSES,
-    evict,
-    resident,
-    warm,
-)
+from storebench.probes.page_cache import COLD_MAX_FRAC, WARM_PASSES, evict, warm
+from storebench.probes.page_count import PAGE_BYTES, resident
 
 PAGES = 2000
 """Pages of the file. Cold tolerates 20 of them, which are not waited for."""

@@ -11,13 +11,8 @@ import pytest
 
 from storebench.probes import page_count
 from storebench.probes.machine import mount_of
-from storebench.probes.page_cache import (
-    PAGE_BYTES,
-    cache_facts,
-    evict,
-    resident,
-    warm,
-)
+from storebench.probes.page_cache import cache_facts, evict, warm
+from storebench.probes.page_count import PAGE_BYTES, resident
 from storebench.settings.words import CacheState
 
 pytestmark = pytest.mark.still_pages
@@ -80,7 +75,8 @@ def test_a_store_without_pages_is_unverified(disk: Path) -> None:
 
 AS_NOBODY = """
 import os, sys
-from storebench.probes.page_cache import evict, resident, warm
+from storebench.probes.page_cache import evict, warm
+from storebench.probes.page_count import resident
 os.setgroups([])
 os.setgid(65534)
 os.setuid(65534)

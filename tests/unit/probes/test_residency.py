@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from storebench.probes.page_cache import PAGE_BYTES, evict, resident, warm
-from storebench.probes.page_count import Residency
+from storebench.probes.page_cache import evict, warm
+from storebench.probes.page_count import PAGE_BYTES, Residency, resident
 from storebench.probes.residency import (
     MOST_FILES,
     MOST_POINTS,

@@ -16,7 +16,8 @@ import pytest
 
 from storebench.errors import CorruptDataError, DataNotFoundError, MissingDependencyError, StorebenchError
 from storebench.probes.machine import IN_MEMORY, mount_of
-from storebench.probes.page_cache import resident, warm
+from storebench.probes.page_cache import warm
+from storebench.probes.page_count import resident
 from storebench.stores.inspection import Trial, inspect
 from tests.support.container_files import WRITERS, table
 from tests.support.foreign_files import jpegs, numbered, pickled, write_lmdb, write_vlen
