@@ -161,9 +161,9 @@ def bench(
             from storebench.check.side_code import commit_of, find_root
 
             if dry_run:
-                say(named(root := find_root(), commit_of(root, against)))
+                say(f"{named(root := find_root(), commit_of(root, against))}; each side:")
                 planned = in_rounds(loaded, replicates, budget_s).model_copy(update={"budget": budget})
-                print_plan(planned, cells, place, sides=2, as_json=as_json)
+                print_plan(planned, cells, place, as_json=as_json)
                 return
             require_devices(cells)
             sides = run_against(

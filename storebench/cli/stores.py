@@ -28,16 +28,12 @@ from storebench.cli.options import (
     SplitOption,
     SyntheticOption,
 )
-from storebench.errors import UsageError
 from storebench.settings.words import Split
 
 if TYPE_CHECKING:
     from storebench.analysis.table import Table
     from storebench.stores.find import Store
     from storebench.stores.inspection import Inspection, Reads
-
-
-MOST_PROCESSES = 256
 
 
 def convert(
@@ -63,7 +59,9 @@ def convert(
     processes: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Processes that encode; threads for original. [default: chosen by a short trial]"
+            min=1,
+            max=256,
+            help="Processes that encode; threads for original. [default: chosen by a short trial]",
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing store or folder.")] = False,
@@ -82,10 +80,6 @@ def convert(
         from storebench.stores.convert import convert as convert_dataset
 
         writes_into(out or stores_dir())
-        if processes is not None and processes > MOST_PROCESSES:
-            raise UsageError(
-                f"no more than {MOST_PROCESSES} processes encode, not {processes:,}", where="--processes"
-            )
         parsed = [parse_backend(name) for name in backends]
         # Several backends may read one store (memory:python, memory:native).
         wanted = list({store_name_of(backend): backend for backend in parsed}.values())

@@ -25,12 +25,10 @@ if TYPE_CHECKING:
 _TELLING = 0.1
 
 
-def print_plan(
-    scenario: "Scenario", cells: Sequence["Cell"], stores: Path, *, sides: int = 1, as_json: bool
-) -> None:
+def print_plan(scenario: "Scenario", cells: Sequence["Cell"], stores: Path, *, as_json: bool) -> None:
     from storebench.run.dry_run import plan_run
 
-    plan = plan_run(scenario, cells, stores, sides=sides, progress=progress)
+    plan = plan_run(scenario, cells, stores, progress=progress)
     if as_json:
         put_json(plan.to_dict())
         return
@@ -40,7 +38,7 @@ def print_plan(
     for store in plan.stores:
         state = "there already" if store.exists else f"to convert, about {rounded_bytes(store.store_bytes)}"
         put(f"store {store.name}: {store.count:,} samples, {state}")
-    put(loop_line(plan.cells), total_line(scenario, plan, sides=sides))
+    put(loop_line(plan.cells), total_line(scenario, plan))
 
 
 def told_apart(cells: Sequence["Cell"]) -> list[str]:
@@ -75,9 +73,9 @@ def loop_line(cells: Sequence["Cell"]) -> str:
     return f"{workers} {'worker' if workers == '1' else 'workers'}, batches of {batches} images{size}"
 
 
-def total_line(scenario: "Scenario", plan: "RunPlan", *, sides: int = 1) -> str:
+def total_line(scenario: "Scenario", plan: "RunPlan") -> str:
     """Return the number of replicates of a run, and the bytes that it converts and reads."""
-    count = f"{number_of(len(plan.cells), 'cell')}{' x 2 sides' * (sides == 2)} x {rounds_words(scenario)}"
+    count = f"{number_of(len(plan.cells), 'cell')} x {rounds_words(scenario)}"
     bound = "at most " if scenario.budget is not None else ""
     return (
         f"{count}; about {rounded_bytes(plan.write_bytes)} to convert, "

@@ -56,7 +56,7 @@ class RunPlan:
 
 
 def plan_run(
-    scenario: Scenario, cells: Sequence[Cell], stores: Path, *, sides: int = 1, progress: Progress = silent
+    scenario: Scenario, cells: Sequence[Cell], stores: Path, *, progress: Progress = silent
 ) -> RunPlan:
     """Return the stores and bytes that running `cells` would take; cells that are not permitted here are left out."""
     allowed = permitted(scenario, cells, stores)
@@ -80,13 +80,12 @@ def plan_run(
                 store_bytes=round(count * payload_bytes),
                 exists=store_path(stores, cell.data, parse_backend(store_name_of(cell.backend))).is_dir(),
             )
-            # Whether the other revision's store exists is unknown.
-            write_bytes += planned[name].store_bytes * (sides - planned[name].exists)
+            write_bytes += planned[name].store_bytes * (not planned[name].exists)
         store = planned[name]
         if not store.exists and (cell.memory_bytes or 0) >= OVERHEAD_MOST * store.store_bytes:
             check_size(cell, store.store_bytes)
         served = min(count, (cell.max_steps or count) * cell.batch_size * cell.ranks) * (cell.passes or 1)
-        epochs = cell.epochs * fewer.get(cell, scenario.replicates) * sides
+        epochs = cell.epochs * fewer.get(cell, scenario.replicates)
         fetch_bytes += round(served * payload_bytes) * epochs
     return RunPlan(
         cells=allowed.cells,

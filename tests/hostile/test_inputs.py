@@ -160,7 +160,7 @@ def test_an_archive_that_unpacks_without_end_is_refused(limited: Limited, tmp_pa
             "--workers: must be less than or equal to 256, not 3000",
         ),
         (["convert", "lmdb", "--size", str(2**70)], "a size of 1180591620717411303424 samples"),
-        (["convert", "lmdb", "--processes", "3000"], "--processes: no more than 256"),
+        (["convert", "lmdb", "--processes", "3000"], "--processes: must be less than or equal to 256"),
     ],
 )
 def test_an_option_that_asks_for_too_much_is_refused_at_once(

@@ -14,7 +14,6 @@ from storebench.report.plots.style import (
     looks,
     new_axes,
     plain_numbers,
-    plain_ticks,
     styled,
     whiskers,
 )
@@ -59,7 +58,7 @@ def _lines(cells: Sequence[CellSummary], field: str, axis: str, question: str, a
             if field == "ranks" and measured[0]:
                 ideal = [rates[0].mid * count / measured[0] for count in measured]
                 ax.plot(measured, ideal, color=look.colour, linestyle=":", linewidth=0.9)
-        plain_ticks(ax.xaxis, counts)
+        ax.set_xticks(counts, [f"{count:,}" for count in counts])
         ax.set_xlabel(axis)
         ax.set_ylabel("samples/s")
         ax.set_yscale("log")

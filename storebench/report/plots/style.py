@@ -19,7 +19,7 @@ from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from storebench.analysis.comparison import Estimate
 from storebench.analysis.labels import backend_label, common_setting, state_label
@@ -232,13 +232,6 @@ def plain_numbers(axis: Axis) -> None:
             LogLocator(subs=(1.0,) if high / low > _DECADES else (1.0, 2.0, 5.0), numticks=7)
         )
         axis.set_minor_locator(NullLocator())
-
-
-def plain_ticks(axis: Axis, ticks: Sequence[float]) -> None:
-    """Write these ticks in plain numbers, and no others."""
-    axis.set_ticks(list(ticks))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
-    axis.set_minor_formatter(NullFormatter())
 
 
 def saved(ax: Axes, kind: str) -> bytes:

@@ -283,10 +283,10 @@ def planned(*words: str) -> tuple[int, str, str]:
     ("budget", "rounds"),
     [(("--budget", "4 min"), "40 replicates, as many as fit into 4 min;"), ((), "5 replicates;")],
 )
-def test_a_dry_run_plans_the_rounds_of_both_sides(budget: tuple[str, ...], rounds: str) -> None:
+def test_a_dry_run_plans_the_rounds_of_each_side(budget: tuple[str, ...], rounds: str) -> None:
     code, out, err = planned("--only", "memory", "--against", "HEAD", *budget)
     assert code == 0, err
-    assert f" x 2 sides x {rounds}" in out.splitlines()[-1]
+    assert f" x {rounds}" in out.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
