@@ -201,7 +201,7 @@ def inspect(
 ) -> None:
     """Report what random reads of a file cost.
 
-    The file may be of any program. Random samples are read through the format's own library for a few seconds, first
+    Samples are those that run and convert take from it. Random ones are read through the format's own library, first
     with the file evicted from the page cache, then from it. Other settings of its readers and writers are tried on the
     file or on a copy of its first samples. The last line says what a sample costs. Nothing is written to the file.
     """

@@ -109,7 +109,7 @@ def _elsewhere(data: Any) -> str:
 
 
 def _may_hold_images(name: str, data: Any) -> bool:
-    return posixpath.basename(name) in IMAGE_FIELDS if isinstance(data, str) else layout_of(data) is not None
+    return posixpath.basename(name) in IMAGE_FIELDS if isinstance(data, str) else bool(_layouts(data, None))
 
 
 def checked_array(name: str, arrays: dict[str, Any], path: Path) -> Any:
@@ -146,11 +146,6 @@ def _layouts(data: Any, count: int | None) -> list[str]:
     sides = {order: dict(zip(order, data.shape, strict=True)) for order in orders}
     fits = [order for order in sides if data.dtype == np.uint8 and sides[order].get("C", 1) in (1, 3)]
     return [order for order in fits if sides[order].get("N", 1) == count] or fits
-
-
-def layout_of(data: Any) -> str | None:
-    """Return the order of the axes of images, "" for bytes of image files, None if an array holds neither."""
-    return next(iter(_layouts(data, None)), None)
 
 
 def _add(data: Any, count: int, labels: Labels, path: Path) -> None:
