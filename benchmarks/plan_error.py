@@ -172,7 +172,6 @@ def _kinds(cell: CellSummary, seen: Iterable[CellSummary]) -> tuple[PredictionKi
         PredictionKind.COLD: own.cache is CacheState.COLD
         and bool(cold)
         and (own.cache, bool(own.workers)) not in here,
-        PredictionKind.COLD_OF_DEVICE: own.cache is CacheState.COLD and not cold,
         PredictionKind.MEMORY: own.cache is CacheState.LIMITED
         and bool(limited)
         and own.memory_bytes not in {other.memory_bytes for other in limited},

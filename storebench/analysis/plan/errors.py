@@ -24,7 +24,6 @@ class PredictionKind(enum.StrEnum):
     MEMORY = "another memory limit"
     MEMORY_OF_COLD = "a memory limit, from a cold start"
     COLD = "a cold start"
-    COLD_OF_DEVICE = "a cold start, from rates of the device"
     DEVICE = "another storage"
     BATCH = "another batch size"
     PLACE = "a server, from its first byte"

@@ -73,25 +73,7 @@ class Measurements:
         base = _nearest(_missing(cells, wanted), wanted)
         if base is not None:
             return self._for_loop(_from_device(base, held, wanted), base, wanted)
-        if wanted.resident > 0:
-            raise Lacking('add a cell with cache = "limited"')
-        if warm is None:
-            raise Lacking('add cells with cache = "warm" and "cold"')
-        return self._for_loop(self._read_from_device(warm, wanted), warm, wanted)
-
-    def _read_from_device(self, warm: CellSummary, wanted: Wanted) -> Demand:
-        """Return the needs from a cold start of a store that was measured in memory only, from rates of the device."""
-        stored, pace = stored_bytes(warm), "best" if looks_ahead(warm) else "random_1"
-        rate = self.device_rate(wanted.backend, pace)
-        if not math.isfinite(rate) or not stored:
-            raise Lacking('add a cell with cache = "cold"')
-        return Demand(
-            cpu_s=_cpu_s(warm),
-            producing_s=_span_s(warm),
-            wait_s=stored / rate,
-            device_bytes=stored,
-            requests=max(1.0, stored / REQUEST_BYTES),
-        )
+        raise Lacking(f'add a cell with cache = "{"limited" if wanted.resident > 0 else "cold"}"')
 
     def _for_loop(self, demand: Demand, base: CellSummary, wanted: Wanted) -> Demand:
         """Return the needs with the loop's workers, and with a network's crops."""

@@ -231,8 +231,7 @@ class StorePlanner:
             PredictionKind.RANKS: target.count > 1,
             PredictionKind.MEMORY: small and CacheState.LIMITED in states,
             PredictionKind.MEMORY_OF_COLD: small and CacheState.LIMITED not in states,
-            PredictionKind.COLD: missing and not small and CacheState.COLD in states,
-            PredictionKind.COLD_OF_DEVICE: missing and not small and CacheState.COLD not in states,
+            PredictionKind.COLD: missing and not small,
             PredictionKind.DEVICE: missing and target.other_storage,
             PredictionKind.PLACE: self.place.remote,
         }
