@@ -153,7 +153,7 @@ def steady_portion(
             reason="the cache had not filled before the last step began: use more steps or epochs"
         )
     points = residency_points(table, curve, count)
-    if filling := still_filling(table, points, int(timed["step"][first]), store_bytes, memory_bytes):
+    if filling := _still_filling(table, points, int(timed["step"][first]), store_bytes, memory_bytes):
         return Judgement(reason=f"{filling}: use more steps or epochs")
     # The most batches that producers had begun beyond the one that the loop was asking for.
     fetched = np.searchsorted(np.sort(timed["fetch_start_ns"]), timed["start_ns"], side="left")
@@ -190,7 +190,7 @@ def _first_full(timed: StepTable, curve: ResidencyCurve, *, fills: bool) -> tupl
     return first, f"from the moment at which {resident[filled]:.1%} of the store was resident"
 
 
-def still_filling(
+def _still_filling(
     table: StepTable,
     points: Sequence[ResidencyPoint],
     first_step: int,

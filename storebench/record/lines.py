@@ -33,10 +33,10 @@ _AT_LEAST_ONE = (
 )
 
 
-def impossible(record: Record) -> tuple[str, str] | None:
-    """Return the first impossible field and its problem; None if there is none."""
+def _impossible(record: Record) -> str:
+    """Return the first field with an impossible figure, and what is wrong with it; "" if there is none."""
     problems = ((path, _wrong(path, value)) for path, value in _numbers(record, ""))
-    return next(((path, wrong) for path, wrong in problems if wrong), None)
+    return next((f"{path}: {wrong}" for path, wrong in problems if wrong), "")
 
 
 def _wrong(path: str, value: float) -> str:
@@ -100,13 +100,6 @@ def record_to_dict(record: Record) -> dict[str, Any]:
     return {**dataclasses.asdict(record), "cell": record.cell.fields()}
 
 
-class RecordError(CorruptDataError):
-    """A JSON value that should be a record is not valid; `record` is given if only a figure of it is impossible."""
-
-    record: Record | None = None
-    figure = wrong = ""
-
-
 def record_from_dict(raw: dict[str, Any], *, where: str) -> Record:
     """Build a record from JSON values and check every field."""
     import pydantic
@@ -121,11 +114,9 @@ def record_from_dict(raw: dict[str, Any], *, where: str) -> Record:
     try:
         record: Record = _adapter().validate_python(raw, strict=False)
     except pydantic.ValidationError as error:
-        raise RecordError(f"not a record: {complaint(error)}", where=where) from None
-    if problem := impossible(record):
-        refused = RecordError(f"not a record: {problem[0]}: {problem[1]}", where=where)
-        refused.record, (refused.figure, refused.wrong) = record, problem
-        raise refused
+        raise CorruptDataError(f"not a record: {complaint(error)}", where=where) from None
+    if problem := _impossible(record):
+        raise CorruptDataError(f"not a record: {problem}", where=where)
     return record
 
 

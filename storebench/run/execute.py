@@ -15,7 +15,7 @@ from storebench._version import __version__
 from storebench.codecs import any_size
 from storebench.datasets import Dataset, DatasetSpec, Origin, open_dataset
 from storebench.datasets.listing import listings_in
-from storebench.errors import DataNotFoundError, StorebenchError
+from storebench.errors import CorruptDataError, DataNotFoundError, StorebenchError
 from storebench.filesystem import file_system
 from storebench.formats.origin import proven, refuse_other_code
 from storebench.formats.registry import parse_backend, store_name_of
@@ -24,7 +24,7 @@ from storebench.probes.code import running_digest
 from storebench.probes.counters import OtherWork
 from storebench.ranks.heartbeat import Position
 from storebench.ranks.memory import check_room
-from storebench.record.lines import LOGS_DIR, RecordError, record_from_dict
+from storebench.record.lines import LOGS_DIR, record_from_dict
 from storebench.record.manifest import Manifest, store_facts
 from storebench.record.schema import Cell, PlaceFacts, Record, Status
 from storebench.run.folder import Run
@@ -352,7 +352,7 @@ class _Rounds:
         if "records" in answer:
             try:
                 records = [record_from_dict(raw, where=str(log)) for raw in answer["records"]]
-            except RecordError as error:
+            except CorruptDataError as error:
                 # A reader gives figures of its own, and other cells must not pay for a mistake in them.
                 answer = {
                     "failure": f"{error.what}; a reader's decode_ns, payload_bytes and notes() must be right"

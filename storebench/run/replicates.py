@@ -164,7 +164,7 @@ def shortcomings(record: Record) -> Iterator[tuple[str, str]]:
         return
     yield from _read(record)
     if cache is not None and cache.applies_to != "open" and cache.verdict is CacheVerdict.VERIFIED:
-        yield from above_limit(record) if record.cell.cache == CacheState.LIMITED else _resident(record)
+        yield from _above_limit(record) if record.cell.cache == CacheState.LIMITED else _resident(record)
 
 
 def _read(record: Record) -> Iterator[tuple[str, str]]:
@@ -202,11 +202,11 @@ def _resident(record: Record) -> Iterator[tuple[str, str]]:
         yield "resident_frac_after", f"called warm, but {after:.1%} was resident after the epoch"
 
 
-def above_limit(record: Record) -> Iterator[tuple[str, str]]:
+def _above_limit(record: Record) -> Iterator[tuple[str, str]]:
     """Find a limited page cache that held more of the store than its limit."""
     cache, limit = record.cache, record.cell.memory_bytes
     assert cache is not None
-    if limit is None or record.store is None or wrong_limit(record):
+    if limit is None or record.store is None:
         return
     stored = record.store.file_bytes
     ends = max(cache.resident_frac_before or 0.0, cache.resident_frac_after or 0.0) * stored
@@ -218,11 +218,3 @@ def above_limit(record: Record) -> Iterator[tuple[str, str]]:
             "resident_max_frac",
             f"{held} of the store were resident, above the limit of {format_bytes(limit)}",
         )
-
-
-def wrong_limit(record: Record) -> bool:
-    """Whether a record is called limited by another limit than that of its cell."""
-    cache, limit = record.cache, record.cell.memory_bytes
-    if cache is None or cache.verdict is not CacheVerdict.VERIFIED:
-        return False
-    return limit is None or cache.limit_bytes != limit

@@ -279,16 +279,6 @@ def replicates(backend: str, waits_ms: list[float], **changes: Any) -> list[Reco
     return [make_record(backend, replicate=i, wait_ms=wait, **changes) for i, wait in enumerate(waits_ms)]
 
 
-def with_part(record: Record, number: int = 0, **changes: Any) -> Record:
-    """Return a record with other facts about one rank's part of the data store."""
-    assert record.job is not None
-    ranks = list(record.job.per_rank)
-    part = ranks[number].data_store
-    assert part is not None
-    ranks[number] = dataclasses.replace(ranks[number], data_store=dataclasses.replace(part, **changes))
-    return dataclasses.replace(record, job=dataclasses.replace(record.job, per_rank=tuple(ranks)))
-
-
 def with_job(
     record: Record, *, exposed_ms: float | None = None, slowest_ms: float = 0.0, **changes: Any
 ) -> Record:

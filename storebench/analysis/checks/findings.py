@@ -29,8 +29,8 @@ class Finding:
 
     kind: Rule
     cell: str
-    cell_id: str
-    run_id: str
+    cell_id: str = ""
+    run_id: str = ""
     figure: str
     message: str
     of_replicate: bool = False

@@ -20,7 +20,6 @@ from storebench.errors import CorruptDataError, DataNotFoundError, IntegrityErro
 from storebench.record.lines import (
     RECORDS_NAME,
     RUN_NAME,
-    RecordError,
     raw_records,
     record_from_dict,
     without_half_replicate,
@@ -105,7 +104,7 @@ def examine(paths: RunFolders) -> Results:
                     raise raw
                 of_file.append(record_from_dict(raw, where=where))
             except StorebenchError as error:
-                findings.append(_no_record(where, error))
+                findings.append(Finding(kind=Rule.SCHEMA, cell=where, figure="record", message=error.what))
         # A replicate is incomplete here because one of its lines is invalid, not because writing it was interrupted.
         is_sound = file.suffix == ".jsonl" and len(findings) == before
         records += [(r, file) for r in (without_half_replicate(of_file) if is_sound else of_file)]
@@ -140,12 +139,6 @@ def _nothing_to_read(paths: RunFolders) -> DataNotFoundError:
     )
 
 
-def _no_record(where: str, error: StorebenchError) -> Finding:
-    if isinstance(error, RecordError) and error.record is not None:
-        return finding(Rule.ARITHMETIC, error.record, error.figure, error.wrong)
-    return Finding(kind=Rule.SCHEMA, cell=where, cell_id="", run_id="", figure="record", message=error.what)
-
-
 def validate_records(records: Sequence[Pair]) -> list[Finding]:
     """Return every finding about records, taken one by one and all together."""
     sound = [(record, file) for record, file in records if record.status is Status.OK]
@@ -177,9 +170,7 @@ def _unreadable(about: Path) -> Iterator[Finding]:
     except (OSError, CorruptDataError) as error:
         reason = error.what if isinstance(error, CorruptDataError) else str(error)
         message = f"it is not complete JSON with a list of cells, so the planned cells are unknown: {reason}"
-        yield Finding(
-            kind=Rule.RUN, cell=str(about), cell_id="", run_id="", figure=about.name, message=message
-        )
+        yield Finding(kind=Rule.RUN, cell=str(about), figure=about.name, message=message)
 
 
 def _machine_cell(record: Record) -> Hashable:

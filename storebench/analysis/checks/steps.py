@@ -11,11 +11,10 @@ import numpy.typing as npt
 from storebench.analysis.checks.findings import Finding, Rule, agree, finding
 from storebench.analysis.checks.rules import decodes
 from storebench.errors import CorruptDataError
-from storebench.record.figures import epoch_record, portion_sums, still_filling, with_cold_rates
+from storebench.record.figures import epoch_record, portion_sums, with_cold_rates
 from storebench.record.merging import RANK, job_steps, rank_count
 from storebench.record.schema import Record
 from storebench.record.steps import StepTable, step_columns
-from storebench.settings.words import CacheState, Share
 
 # Decoding a sample takes as long in each epoch and pass of a process; a busy machine explains less than this.
 DECODE_MOST_RATIO, DECODE_LEAST_S = 5.0, 0.1
@@ -55,7 +54,6 @@ def _table(record: Record, table: StepTable) -> Iterator[Finding]:
         yield finding(Rule.STEPS, record, name, f"{recorded}, but its steps give {computed}")
     yield from _producers(record, table)
     yield from _passes(record, table)
-    yield from _portion(record, table)
 
 
 def figures(record: Record, table: StepTable) -> Record:
@@ -90,33 +88,14 @@ def differences(record: Record, right: Record) -> Iterator[tuple[str, Any, Any]]
 
 
 def _producers(record: Record, table: StepTable) -> Iterator[Finding]:
-    """Find batches that were made before their epoch, or were not ready when the loop had them."""
-    asked_ns, begun_ns = table["start_ns"], table["fetch_start_ns"]
+    """Find batches that were made before the epoch, or were not ready when the loop had them."""
+    asked_ns = table["start_ns"]
     if not len(asked_ns):
         return
     late_ns = table["ready_ns"] - asked_ns - table["data_wait_ns"]
     yield from _first(record, "ready_ns", late_ns, "was ready {} after the loop had it")
-    early_ns = _first_asked_ns(record, table) - begun_ns
+    early_ns = asked_ns.min() - table["fetch_start_ns"]
     yield from _first(record, "fetch_start_ns", early_ns, "was begun {} before the epoch")
-    if record.cell.share is not Share.NONE:
-        return  # a rank may get pieces of batches that the loop of another rank made
-    unasked_ns = np.where((table["worker"] < 0) & (early_ns <= 0), asked_ns - begun_ns, 0)
-    yield from _first(
-        record, "fetch_start_ns", unasked_ns, "was made by the loop, but begun {} before it was requested"
-    )
-    if len(table["worker"]) and int(table["worker"].max()) >= record.cell.workers:
-        message = f"producer {int(table['worker'].max())} made a batch, but the cell has {record.cell.workers} workers"
-        yield finding(Rule.STEPS, record, "worker", message)
-
-
-def _first_asked_ns(record: Record, table: StepTable) -> npt.NDArray[np.int64]:
-    """Return for each row when its rank requested its first batch; the first rank's where ranks share readers."""
-    asked_ns: npt.NDArray[np.int64] = table["start_ns"]
-    if RANK not in table or record.cell.share is not Share.NONE:
-        return np.full(len(asked_ns), asked_ns.min())
-    first_ns: npt.NDArray[np.int64] = np.full(int(table[RANK].max()) + 1, np.iinfo(np.int64).max)
-    np.minimum.at(first_ns, table[RANK], asked_ns)
-    return first_ns[table[RANK]]
 
 
 def _first(record: Record, figure: str, excess_ns: npt.NDArray[np.int64], message: str) -> Iterator[Finding]:
@@ -150,18 +129,3 @@ def _passes(record: Record, table: Mapping[str, npt.NDArray[Any]]) -> Iterator[F
             f" {quick_ns[fastest] / 1e6:.3g} ms in pass {fastest}: the reader keeps decoded pixels"
         )
         yield finding(Rule.ARITHMETIC, record, "decode_s", message)
-
-
-def _portion(record: Record, table: StepTable) -> Iterator[Finding]:
-    """Find steady steps in which the cache still filled."""
-    part, cache, limit = record.portion, record.cache, record.cell.memory_bytes
-    if part is None:
-        return
-    steps = job_steps(table) if RANK in table else table
-    if cache is None or not cache.curve:
-        message = "steady steps are claimed, but no residency was sampled during the epoch"
-        yield finding(Rule.CACHE, record, "cache.curve", message)
-    elif record.cell.cache == CacheState.LIMITED and limit and record.store:
-        filling = still_filling(dict(steps), cache.curve, part.first_step, record.store.file_bytes, limit)
-        if filling:
-            yield finding(Rule.CACHE, record, "portion.first_step", f"called steady, but {filling}")
