@@ -21,7 +21,7 @@ from storebench.analysis.bottleneck import bottlenecks
 from storebench.analysis.checks.records import read_results
 from storebench.analysis.labels import percent
 from storebench.analysis.limits import Node, limits
-from storebench.analysis.plan.errors import ERRORS_FILE, WITHIN_GOAL, KindError, PredictionKind, half_width
+from storebench.analysis.plan.errors import ERRORS_FILE, KindError, PredictionKind, half_width
 from storebench.analysis.plan.measured import (
     Lacking,
     Measurements,
@@ -249,7 +249,6 @@ def _kind_error(cases: Sequence[Case]) -> KindError:
     width = half_width(abs(case.error) for case in cases)
     return KindError(
         median_error=round(statistics.median(off), 3),
-        within_frac=round(statistics.mean(error <= WITHIN_GOAL for error in off), 2),
         half_width=None if width is None else round(width, 3),
     )
 
@@ -263,7 +262,7 @@ def _row(
     errors = [case.error for case in cases]
     widths = [width(case, fits[case.half]) for case in cases]
     shares: tuple[list[bool], ...] = (
-        [abs(math.expm1(error)) <= WITHIN_GOAL for error in errors],
+        [abs(math.expm1(error)) <= 0.20 for error in errors],
         [right for case in cases if (right := case.right()) is not None],
         [abs(error) <= half for error, half in zip(errors, widths, strict=True) if half is not None],
     )

@@ -1,7 +1,6 @@
 """Records with what the folders of their runs say, and the columns that `storebench.load_results` shows of them."""
 
 import functools
-import operator
 import re
 import types
 import typing
@@ -124,25 +123,19 @@ def _kinds(hint: Any) -> tuple[Any, ...]:
     return typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
 
 
-def _plain_value(name: str, hint: Any) -> Callable[[Sourced], Any]:
+def _field(path: str, hint: Any) -> FrameColumn:
+    """Return the column of a field of a record, or of one of its parts: None where the part is missing."""
+    names = path.split(".")
+    # A record that failed has no durations: its zeros would lower every mean.
+    is_duration = hint is float and len(names) == 1
+
     def value(row: Sourced) -> Any:
-        # A record that failed has no durations: its zeros would lower every mean.
-        return None if hint is float and row.record.failed else _word(getattr(row.record, name))
+        found: Any = None if is_duration and row.record.failed else row.record
+        for name in names:
+            found = None if found is None else getattr(found, name)
+        return str(found) if isinstance(found, str) else found
 
-    return value
-
-
-def _part_value(part: str, name: str) -> Callable[[Sourced], Any]:
-    def value(row: Sourced) -> Any:
-        facts = getattr(row.record, part)
-        return None if facts is None else _word(getattr(facts, name))
-
-    return value
-
-
-def _cell_value(path: str) -> Callable[[Sourced], Any]:
-    get = operator.attrgetter(path)
-    return lambda row: _word(get(row.record.cell))
+    return FrameColumn(hint, value)
 
 
 def _note_value(note: str) -> Callable[[Sourced], float | None]:
@@ -153,11 +146,6 @@ def _note_value(note: str) -> Callable[[Sourced], float | None]:
         return float(text) if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text, re.ASCII) else None
 
     return value
-
-
-def _word(value: Any) -> Any:
-    """Return the word of an enumeration or a setting; any other value is unchanged."""
-    return str(value) if isinstance(value, str) else value
 
 
 def _text(value: Any) -> str | None:
@@ -181,15 +169,15 @@ def _columns() -> dict[str, FrameColumn]:
         kind = next((kind for kind in _kinds(hint) if is_dataclass(kind)), None)
         if kind is Cell:
             hints = cell_types()
-            parts |= {n: FrameColumn(hints[n], _cell_value(path)) for n, path in CELL_FIELDS.items()}
+            parts |= {name: _field(f"cell.{path}", hints[name]) for name, path in CELL_FIELDS.items()}
         elif part not in _DROPPED and kind is None:
-            made[part] = FrameColumn(hint, _plain_value(part, hint))
+            made[part] = _field(part, hint)
         elif part not in _DROPPED:
             pattern = _PATTERNS.get(part, f"{part}_{{}}")
             for name, of_field in typing.get_type_hints(kind).items():
                 if name not in _DROPPED:
                     column = pattern.format(name)
-                    parts[_RENAMED.get(column, column)] = FrameColumn(of_field, _part_value(part, name))
+                    parts[_RENAMED.get(column, column)] = _field(f"{part}.{name}", of_field)
     return made | parts
 
 

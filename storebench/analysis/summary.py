@@ -1,12 +1,13 @@
 """Summaries of cells: the records of one cell with their medians over replicates, and keys that match cells."""
 
+import dataclasses
 import enum
 import functools
 import itertools
 import math
 import re
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,31 +50,11 @@ COMPUTING_FRAC = 0.95
 # Readers of the crop alone read nine tenths of an image, and counters disagree by a few percent.
 _FEWER_FRAC, _LESS_FRAC = 0.8, 0.1
 
-# Metric -> the attribute that holds it for the steady steps of a limited cell.
-_PORTION = {
-    "samples_per_s": "samples_per_s",
-    "timed_s": "seconds",
-    "timed_samples": "samples",
-    "timed_steps": "steps",
-} | {
-    name: name
-    for name in (
-        *("data_wait_s", "h2d_s", "compute_s", "payload_bytes"),
-        *("fetch_s", "decode_s", "prep_s", "handover_s"),
-    )
-}
-
-
-def _busy_s(part: Portion) -> float:
-    return part.data_wait_s + part.h2d_s + part.compute_s
-
-
-_DERIVED: dict[str, Callable[[Portion], float]] = {
-    "overhead_s": lambda part: part.seconds - _busy_s(part),
-    "data_wait_frac": lambda part: part.data_wait_s / (_busy_s(part) or 1.0),
-    "accelerator_util_frac": lambda part: part.compute_s / part.seconds,
-    "payload_bytes_per_s": lambda part: part.payload_bytes / part.seconds,
-}
+# Sums that a record has of its timed steps, and a portion of the steady ones.
+_SUMS = (
+    *("samples_per_s", "payload_bytes", "data_wait_s", "h2d_s", "compute_s"),
+    *("fetch_s", "decode_s", "prep_s", "handover_s"),
+)
 
 
 class LoopWork(enum.StrEnum):
@@ -191,8 +172,9 @@ class CellSummary:
 
     @functools.cached_property
     def counted(self) -> tuple[Sourced, ...]:
-        """The records whose figures hold for the requested cache state."""
-        return tuple(row for row in self._last if not self._bounded(row) or _steady_part(row))
+        """The records whose figures hold for the requested cache state; those of a limited cell, of its steady steps."""
+        rows = (_of_steady_steps(row) if self._bounded(row) else row for row in self._last)
+        return tuple(row for row in rows if row is not None)
 
     @functools.cached_property
     def _last(self) -> tuple[Sourced, ...]:
@@ -308,8 +290,8 @@ class CellSummary:
 
     def _figures(self, metric: str) -> list[tuple[Sourced, float]]:
         rows = self.usable if metric.startswith(WHOLE) else self.counted
-        figures = [(row, _figure(row, metric, portion=self._bounded(row))) for row in rows]
-        return [(row, value) for row, value in figures if value is not None]
+        figures = [(row, row[metric.removeprefix(WHOLE)]) for row in rows]
+        return [(row, float(value)) for row, value in figures if not (value is None or math.isnan(value))]
 
     def values(self, metric: str) -> dict[Round, float]:
         """Return a metric for each replicate in which it was measured, the median over its epochs."""
@@ -343,11 +325,8 @@ class CellSummary:
 
     def rounds_per(self, metric: str, counter: str) -> dict[Round, float]:
         """Return a sum of time over a counter ("timed_steps", "timed_samples") for each replicate, in seconds."""
-        prefix = WHOLE if metric.startswith(WHOLE) else ""
         return _by_round(
-            (row, value / count)
-            for row, value in self._figures(metric)
-            if (count := _figure(row, prefix + counter, portion=self._bounded(row)))
+            (row, value / count) for row, value in self._figures(metric) if (count := row[counter])
         )
 
     def per_sample(self, metric: str) -> float:
@@ -366,16 +345,25 @@ def _steady_part(row: Sourced) -> Portion | None:
     return part if part is not None and part.seconds else None
 
 
-def _figure(row: Sourced, metric: str, *, portion: bool) -> float | None:
-    """Return a metric of one record: of its steady steps if `portion`, of its timed steps otherwise."""
+def _of_steady_steps(row: Sourced) -> Sourced | None:
+    """Return a record whose figures are those of its steady steps; None if it has none."""
     part = _steady_part(row)
-    if portion and metric in _DERIVED:
-        value = _DERIVED[metric](part) if part else None
-    elif portion and metric in _PORTION:
-        value = getattr(part, _PORTION[metric]) if part else None
-    else:
-        value = row[metric.removeprefix(WHOLE)]
-    return None if value is None or math.isnan(value) else float(value)
+    if part is None:
+        return None
+    busy_s = part.data_wait_s + part.h2d_s + part.compute_s
+    figures: dict[str, Any] = {name: getattr(part, name) for name in _SUMS}
+    record = dataclasses.replace(
+        row.record,
+        timed_s=part.seconds,
+        timed_samples=part.samples,
+        timed_steps=part.steps,
+        overhead_s=part.seconds - busy_s,
+        data_wait_frac=part.data_wait_s / (busy_s or 1.0),
+        accelerator_util_frac=part.compute_s / part.seconds,
+        payload_bytes_per_s=part.payload_bytes / part.seconds,
+        **figures,
+    )
+    return dataclasses.replace(row, record=record)
 
 
 def fills_cache(record: Record) -> bool:

@@ -43,14 +43,6 @@ class ResidencyCurve:
     error_frac: float = 0.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Judgement:
-    """A portion, or the reason for its absence."""
-
-    portion: Portion | None = None
-    reason: str = ""
-
-
 def asked_frac(table: StepTable, at_ns: Column, count: int) -> Floats:
     """Return the share of the store that had been requested at each of some moments, float64 [n]."""
     order = np.argsort(table["fetch_start_ns"], kind="stable")
@@ -135,44 +127,40 @@ def steady_portion(
     epoch: int,
     memory_bytes: int,
     ahead_frac: float = 0.0,
-) -> Judgement:
-    """Return the timed steps after a limited page cache had filled."""
+) -> Portion | str:
+    """Return the timed steps after a limited page cache had filled, or the reason for their absence."""
     timed = timed_rows(table)
     steps = len(timed["step"])
     if not steps:
-        return Judgement(reason="no step was timed: use more samples, or fewer warm-up steps")
+        return "no step was timed: use more samples, or fewer warm-up steps"
     if not curve.at_ns or store_bytes <= memory_bytes:
         fits = "the store fits into the limit: nothing has to be read twice"
-        return Judgement(reason=fits if curve.at_ns else curve.reason or "residency was not sampled")
+        return fits if curve.at_ns else curve.reason or "residency was not sampled"
     fills = max(curve.resident_frac) * store_bytes >= FILLED_FRAC * memory_bytes
     first, why = (
         (0, "the cache had filled in an earlier epoch") if epoch else _first_full(timed, curve, fills=fills)
     )
     if first >= steps:
-        return Judgement(
-            reason="the cache had not filled before the last step began: use more steps or epochs"
-        )
+        return "the cache had not filled before the last step began: use more steps or epochs"
     points = residency_points(table, curve, count)
     if filling := _still_filling(table, points, int(timed["step"][first]), store_bytes, memory_bytes):
-        return Judgement(reason=f"{filling}: use more steps or epochs")
+        return f"{filling}: use more steps or epochs"
     # The most batches that producers had begun beyond the one that the loop was asking for.
     fetched = np.searchsorted(np.sort(timed["fetch_start_ns"]), timed["start_ns"], side="left")
     begun = int(max(0, (fetched - np.arange(steps) - 1).max()))
     if first and steps - first <= 2 * begun:
-        return Judgement(
-            reason=f"the cache had filled when {steps - first} of {steps} steps were left, and producers had "
+        return (
+            f"the cache had filled when {steps - first} of {steps} steps were left, and producers had "
             f"begun {begun} batches ahead of the loop: use more steps or epochs"
         )
     edge_steps = int(np.ceil(ahead_frac * count / max(1.0, float(timed["samples"].mean()))))
     part = _rows(timed, slice(first, steps))
-    return Judgement(
-        portion=Portion(
-            first_step=int(part["step"][0]),
-            steps=len(part["step"]),
-            edge_steps=edge_steps,
-            reason=why,
-            **portion_sums(part, edge_steps),
-        )
+    return Portion(
+        first_step=int(part["step"][0]),
+        steps=len(part["step"]),
+        edge_steps=edge_steps,
+        reason=why,
+        **portion_sums(part, edge_steps),
     )
 
 

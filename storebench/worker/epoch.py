@@ -18,7 +18,7 @@ from storebench.probes.batch_io import METER
 from storebench.probes.counters import CounterProbe
 from storebench.probes.page_count import PAGE_BYTES, Residency, resident
 from storebench.probes.residency import Sampler
-from storebench.record.figures import Judgement, ResidencyCurve, residency_points, steady_portion
+from storebench.record.figures import ResidencyCurve, residency_points, steady_portion
 from storebench.record.manifest import Manifest
 from storebench.record.schema import (
     CacheFacts,
@@ -128,7 +128,7 @@ class ResidencyWatch:
             if before is not None and after.frac is not None:
                 at_ns = (int(table["start_ns"][0]) - 1, int(step_ends(table)[-1]))
                 self._curve = ResidencyCurve(at_ns=at_ns, resident_frac=(before, after.frac))
-        judged = Judgement()
+        judged: Portion | str = ""
         if self._cell.cache != CacheState.COLD:
             judged = steady_portion(
                 table,
@@ -146,9 +146,9 @@ class ResidencyWatch:
             resident_max_frac=max(self._curve.resident_frac, default=None),
             sampling_error_frac=self._curve.error_frac,
             recounts=self._curve.recounts,
-            reason=cache.reason or judged.reason,
+            reason=cache.reason or (judged if isinstance(judged, str) else ""),
         )
-        return cache, judged.portion
+        return cache, judged if isinstance(judged, Portion) else None
 
 
 # Returns the facts of the page cache and the steady steps of a limited cell, from one row per step.

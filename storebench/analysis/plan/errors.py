@@ -8,9 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ERRORS_FILE = Path(__file__).with_name("errors.json")
-MEDIAN_GOAL = 0.08
-# Most error of nine predictions in ten.
-WITHIN_GOAL = 0.20
 _COVERAGE = 0.90
 
 
@@ -32,14 +29,8 @@ class PredictionKind(enum.StrEnum):
 @dataclass(frozen=True, kw_only=True)
 class KindError:
     median_error: float
-    within_frac: float  # share of the predictions that were wrong by at most `WITHIN_GOAL`
-    half_width: (
-        float | None
-    )  # of the 90% interval on the logarithm of the rate; None if too few cells were fitted
-
-    @property
-    def good(self) -> bool:
-        return self.median_error <= MEDIAN_GOAL and self.within_frac >= _COVERAGE
+    half_width: float | None
+    """Of the 90% interval on the logarithm of the rate; None if too few cells were fitted."""
 
 
 def half_width(errors: Iterable[float]) -> float | None:

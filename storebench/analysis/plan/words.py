@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from storebench.analysis.labels import duration, number, percent
 from storebench.analysis.limits import BUSY_FRAC
-from storebench.analysis.plan.errors import MEDIAN_GOAL, read_errors
+from storebench.analysis.plan.errors import read_errors
 from storebench.analysis.plan.outcome import Plan, StorePlan
 from storebench.analysis.table import Table
 from storebench.units import format_duration, number_of
@@ -105,7 +105,7 @@ def errors(plan: Plan) -> list[str]:
     measured, lines = read_errors(), []
     for kind in dict.fromkeys(kind for store in plan.stores for kind in store.kinds):
         error = measured.get(kind)
-        words = "not measured" if error is None else percent(error.median_error)
-        missed = error is not None and not error.good
-        lines.append(f"median error, {kind}: {words}{f' (goal: {MEDIAN_GOAL:.0%})' if missed else ''}")
+        lines.append(
+            f"median error, {kind}: {'not measured' if error is None else percent(error.median_error)}"
+        )
     return [*lines, *plan.caveats]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.plan_error import SEVERAL, Case, all_cases, width, widths_of
-from storebench.analysis.plan.errors import MEDIAN_GOAL, KindError, PredictionKind
+from storebench.analysis.plan.errors import PredictionKind
 from storebench.record.schema import Record
 from storebench.settings.words import ComputeKind
 from tests.support.planted import write_run
@@ -86,10 +86,3 @@ def test_the_command_prints_a_row_for_each_kind(tmp_path: Path) -> None:
         "all",
     ]
     assert f"| {PredictionKind.DEVICE} | 0 | no data |" in done.stdout
-
-
-def test_a_kind_that_misses_a_goal_is_not_good() -> None:
-    good = KindError(median_error=MEDIAN_GOAL, within_frac=0.9, half_width=0.1)
-    assert good.good
-    assert not dataclasses.replace(good, median_error=0.081).good
-    assert not dataclasses.replace(good, within_frac=0.89).good

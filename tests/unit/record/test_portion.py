@@ -16,7 +16,7 @@ from storebench.record.figures import (
     steady_portion,
     with_cold_rates,
 )
-from storebench.record.schema import STEADY_DRIFT
+from storebench.record.schema import STEADY_DRIFT, Portion
 from storebench.record.steps import StepTable
 from storebench.training.loop import StepTimes
 from storebench.training.step_table import step_table
@@ -169,10 +169,10 @@ def steady(
     judged = steady_portion(
         table(warmup_steps=warmup_steps), curve(*points), COUNT, STORE_BYTES, epoch=epoch, memory_bytes=LIMIT
     )
-    if judged.portion is None:
-        return judged.reason
-    assert judged.portion.samples == 10 * judged.portion.steps
-    return judged.portion.first_step, judged.portion.steps
+    if isinstance(judged, str):
+        return judged
+    assert judged.samples == 10 * judged.steps
+    return judged.first_step, judged.steps
 
 
 FULL = [(0, 0.44), (50, 0.48), (100, 0.47)]
@@ -212,11 +212,11 @@ def test_the_steady_state_begins_with_a_full_cache(
 def test_a_cache_that_never_filled_has_no_steady_portion() -> None:
     assert "had not filled" in str(steady([(0, 0.0), (50, 0.2), (100, 0.47)]))
     fits = steady_portion(table(), curve(*FILLING), COUNT, STORE_BYTES, epoch=0, memory_bytes=STORE_BYTES)
-    assert "fits into the limit" in fits.reason
+    assert "fits into the limit" in str(fits)
     unknown = steady_portion(
         table(), ResidencyCurve(reason="no kernel"), COUNT, STORE_BYTES, epoch=0, memory_bytes=LIMIT
     )
-    assert unknown.reason == "no kernel"
+    assert unknown == "no kernel"
 
 
 @pytest.mark.parametrize(("ahead_ms", "steps"), [(0, 6), (20, 6), (31, 0), (80, 0)])
@@ -225,12 +225,12 @@ def test_what_was_read_before_the_cache_filled_has_no_rate(ahead_ms: int, steps:
     judged = steady_portion(
         table(ahead_ms=ahead_ms), curve(*FILLING), COUNT, STORE_BYTES, epoch=0, memory_bytes=LIMIT
     )
-    assert (judged.portion.steps if judged.portion else 0) == steps
-    assert ("ahead of the loop: use more steps or epochs" in judged.reason) == (not steps)
+    assert (judged.steps if isinstance(judged, Portion) else 0) == steps
+    assert ("ahead of the loop: use more steps or epochs" in str(judged)) == (not steps)
     later = steady_portion(
         table(ahead_ms=ahead_ms), curve(*FULL), COUNT, STORE_BYTES, epoch=1, memory_bytes=LIMIT
-    ).portion
-    assert later is not None, "a full cache at its start leaves nothing to wait for"
+    )
+    assert isinstance(later, Portion), "a full cache at its start leaves nothing to wait for"
 
 
 def reading_ahead(steps: int = 20, *, ahead: int = 2) -> StepTable:
@@ -264,14 +264,14 @@ def test_filling_and_draining_a_window_is_no_drift(
         epoch=1,
         memory_bytes=LIMIT,
         ahead_frac=ahead_frac,
-    ).portion
-    assert judged is not None
+    )
+    assert isinstance(judged, Portion)
     assert (judged.first_step, judged.steps, judged.edge_steps) == (0, 20, edge_steps)
     assert judged.drift == (None if drift is None else pytest.approx(drift, abs=0.01))
     plain = steady_portion(
         steps, curve((0, 0.4), (230, 0.4)), COUNT, STORE_BYTES, epoch=1, memory_bytes=LIMIT
-    ).portion
-    assert plain is not None
+    )
+    assert isinstance(plain, Portion)
     rates = (judged.samples_per_s, judged.seconds, judged.samples)
     assert rates == (plain.samples_per_s, plain.seconds, plain.samples), "the rate is that of all steps"
 
@@ -287,7 +287,7 @@ def test_a_window_hides_no_rate_that_goes_on_rising() -> None:
         epoch=1,
         memory_bytes=LIMIT,
         ahead_frac=0.1,
-    ).portion
-    assert judged is not None
+    )
+    assert isinstance(judged, Portion)
     assert judged.drift is not None
     assert judged.drift > STEADY_DRIFT[1]
