@@ -100,6 +100,7 @@ def label_of(cell: Cell) -> str:
     parts += [f"batch-{cell.batch_size}", compute, *([cell.device] if cell.device != "cpu" else [])]
     others = {row.name: row.asked_default for row in AXES if row.name not in _LABELLED}
     parts += [f"{name}-{getattr(cell, name)}" for name in others if getattr(cell, name) != others[name]]
+    parts += [] if cell.memory_bytes is None else [f"memory-{cell.memory_bytes >> 20}MiB"]
     return "/".join(parts)
 
 

@@ -2,14 +2,12 @@
 
 import contextlib
 import time
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from storebench.cli.common import Show, progress, put, put_json, say, shown
-from storebench.settings.words import ComputeKind, LoaderKind
-from storebench.units import format_bytes, format_duration, number_of, rounded_bytes
+from storebench.units import format_duration, number_of, rounded_bytes
 
 if TYPE_CHECKING:
     from storebench.ranks.heartbeat import Position
@@ -26,36 +24,20 @@ _TELLING = 0.1
 
 
 def print_plan(scenario: "Scenario", cells: Sequence["Cell"], stores: Path, *, as_json: bool) -> None:
+    from storebench.check.sides import label_of
     from storebench.run.dry_run import plan_run
 
     plan = plan_run(scenario, cells, stores, progress=progress)
     if as_json:
         put_json(plan.to_dict())
         return
-    for cell, words in zip(plan.cells, told_apart(plan.cells), strict=True):
-        put(f"{cell.cell_id}  {words}")
+    for cell in plan.cells:
+        put(f"{cell.cell_id}  {label_of(cell)}")
     put(*plan.notes)
     for store in plan.stores:
         state = "there already" if store.exists else f"to convert, about {rounded_bytes(store.store_bytes)}"
         put(f"store {store.name}: {store.count:,} samples, {state}")
     put(loop_line(plan.cells), total_line(scenario, plan))
-
-
-def told_apart(cells: Sequence["Cell"]) -> list[str]:
-    """Return each cell in words; the settings follow in which it differs from others of the same words."""
-    alike: defaultdict[str, list[dict[str, object]]] = defaultdict(list)
-    for cell in cells:
-        alike[describe(cell)].append(cell.fields())
-    lines = []
-    for cell in cells:
-        words = describe(cell)
-        differing = [
-            f"{name.replace('_', ' ')} {value}"
-            for name, value in cell.fields().items()
-            if any(other[name] != value for other in alike[words])
-        ]
-        lines.append(", ".join([words, *differing]))
-    return lines
 
 
 def loop_line(cells: Sequence["Cell"]) -> str:
@@ -159,6 +141,7 @@ class StderrWatcher:
 
     def finished(self, work: "PendingReplicate", records: Sequence["Record"]) -> None:
         """Count the replicate; print the first failure of a cell."""
+        from storebench.check.sides import label_of
         from storebench.run.replicates import unsound
 
         conditions = records[0].conditions
@@ -166,7 +149,7 @@ class StderrWatcher:
         for record in records:
             if record.failed and not unsound([record]) and work.cell.cell_id not in self._failed:
                 self._failed.add(work.cell.cell_id)
-                say(f"{describe(work.cell)}, replicate {work.replicate}: FAILED: {record.failure}")
+                say(f"{label_of(work.cell)}, replicate {work.replicate}: FAILED: {record.failure}")
 
     def round_finished(self, number: int, run: "Run") -> None:
         """Say the answer so far; on a terminal, show the stores by settings over the bar."""
@@ -178,20 +161,3 @@ class StderrWatcher:
     def ended(self, cells: Sequence["Cell"], rounds: int) -> None:
         count = number_of(len(cells), "cell")
         say(f"{count}: no further round after {rounds}, which would not fit into the time")
-
-
-def describe(cell: "Cell") -> str:
-    """Return a cell in words; `told_apart` names the other settings."""
-    compute = cell.model if cell.compute.kind is ComputeKind.REAL else f"compute {cell.compute}"
-    loader = "" if cell.loader == LoaderKind.PROCESSES else f" by {cell.loader}"
-    cache = f"{cell.cache} cache"
-    if cell.memory_bytes is not None:
-        cache = f"cache limited to {format_bytes(cell.memory_bytes)}"
-    parts = [
-        f"{cell.data.name} from {cell.backend.name}",
-        cache,
-        number_of(cell.workers, "worker") + loader,
-        compute,
-        *([f"{cell.ranks} ranks"] if cell.ranks > 1 else []),
-    ]
-    return ", ".join(parts)

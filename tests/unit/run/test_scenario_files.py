@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from storebench.cli.watcher import told_apart
+from storebench.check.sides import label_of
 from storebench.errors import PLYVEL, install_line
 from storebench.run.scenario import SHIPPED, load_scenario, shipped_scenarios
 from storebench.system.progress import mute
@@ -49,7 +49,7 @@ def test_the_package_has_the_scenarios_of_the_checkout() -> None:
 
 @pytest.mark.parametrize("name", shipped_scenarios())
 def test_a_plan_tells_all_cells_apart(name: str) -> None:
-    told = told_apart(load_scenario(shipped_scenarios()[name], tell=mute).cells())
+    told = [label_of(cell) for cell in load_scenario(shipped_scenarios()[name], tell=mute).cells()]
     assert len(set(told)) == len(told) > 0
 
 
@@ -57,8 +57,8 @@ def test_a_plan_names_no_setting_in_which_cells_agree(cli: Cli) -> None:
     done = cli("run", "lmdb", "-d", "mnist", "--synthetic", "--limit", "64", "--seed", "1,2", "--dry-run")
     assert done.returncode == 0, done.stderr
     first, second, *_ = done.stdout.splitlines()
-    words = "mnist from lmdb, any cache, 0 workers, lenet, seed"
-    assert [first.partition("  ")[2], second.partition("  ")[2]] == [f"{words} 1", f"{words} 2"]
+    words = "mnist/lmdb/any/processes-0/batch-64/lenet-real/seed"
+    assert [first.partition("  ")[2], second.partition("  ")[2]] == [f"{words}-1", f"{words}-2"]
 
 
 def test_scenarios_are_listed_by_name_in_any_folder(cli: Cli) -> None:
