@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import zipfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy.typing as npt
 
 from storebench.arrays import Integers
 from storebench.errors import CorruptStoreError, StorebenchError, UsageError
+from storebench.formats.common import NPY_ERRORS
 from storebench.formats.lmdb.pages import (
     DATA_FILE,
     DUPLICATES,
@@ -21,10 +23,9 @@ from storebench.formats.lmdb.pages import (
     current_meta,
     leaves,
 )
-from storebench.system.whole_files import write_whole
+from storebench.system.whole_files import open_whole
 
-_VERSION = 3
-_HEADER_BYTES = 9 * 8
+_VERSION = 4
 
 
 class FileIdentity(NamedTuple):
@@ -132,36 +133,33 @@ def kept_index(path: Path | str) -> Path:
     return store.parent / f".{store.name}.pages"
 
 
-def _header(identity: FileIdentity, page_bytes: int, numbered: int, count: int, places: bytes) -> bytes:
-    fields = (_VERSION, *identity, page_bytes, numbered, count, zlib.crc32(places))
-    # Any of 64 bits: some FUSE file systems number files by hashes.
-    return b"".join((field % 2**64).to_bytes(8, "little") for field in fields)
-
-
 def _load(place: Path, identity: FileIdentity, page_bytes: int) -> PageIndex | None:
     """Return the index that is kept in `place` if it is complete and belongs to the current file."""
     try:
-        raw = place.read_bytes()
-    except OSError:
-        return None
-    if len(raw) < _HEADER_BYTES:
-        return None
-    numbered, count = map(int, np.frombuffer(raw, "<u8", 2, 6 * 8))
-    header = _header(identity, page_bytes, numbered, count, raw[_HEADER_BYTES:])
-    if not raw.startswith(header) or len(raw) != _HEADER_BYTES + 12 * count:
+        with np.load(place) as kept:
+            if kept["identity"].tolist() != _identity(identity, page_bytes):
+                return None
+            numbered = int(kept["numbered"])
+            offsets, lengths = kept["offsets"], kept["lengths"]
+    except (*NPY_ERRORS, zipfile.BadZipFile, zlib.error):  # its parts have checksums
         return None
     return PageIndex(
-        identity=identity,
-        page_bytes=page_bytes,
-        offsets=np.frombuffer(raw, "<i8", count, _HEADER_BYTES),
-        lengths=np.frombuffer(raw, "<u4", count, _HEADER_BYTES + 8 * count),
-        numbered=numbered,
+        identity=identity, page_bytes=page_bytes, offsets=offsets, lengths=lengths, numbered=numbered
     )
 
 
 def _keep(index: PageIndex, place: Path) -> None:
     """Write the index where that is possible. A reader also works without the file."""
-    arrays = index.offsets.tobytes() + index.lengths.tobytes()
-    header = _header(index.identity, index.page_bytes, index.numbered, len(index), arrays)
-    with contextlib.suppress(OSError, StorebenchError):
-        write_whole(place, header + arrays)
+    with contextlib.suppress(OSError, StorebenchError), open_whole(place) as file:
+        np.savez(
+            file,
+            identity=np.array(_identity(index.identity, index.page_bytes), np.uint64),
+            numbered=index.numbered,
+            offsets=index.offsets,
+            lengths=index.lengths,
+        )
+
+
+def _identity(identity: FileIdentity, page_bytes: int) -> list[int]:
+    # Any of 64 bits: some FUSE file systems number files by hashes.
+    return [field % 2**64 for field in (_VERSION, *identity, page_bytes)]
