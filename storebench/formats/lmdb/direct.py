@@ -270,10 +270,10 @@ class LmdbDirectReader(ExtentReader):
             locate = self._walk.locate
         self.lengths = lengths
         mean = int(lengths.mean()) if count else 0
-        self._page_bytes = index.page_bytes
+        self._page_bytes = index.identity.page_bytes
         self._serve(self._path, locate, mean_bytes=mean, check=self._check)
-        self._mapped_transactions = mapped_transactions(self.reads.file.bytes, index.page_bytes)
-        self._seen = transactions(self.reads.file.fd, index.page_bytes)
+        self._mapped_transactions = mapped_transactions(self.reads.file.bytes, index.identity.page_bytes)
+        self._seen = transactions(self.reads.file.fd, index.identity.page_bytes)
         if index.identity.transaction.to_bytes(8, "little") not in (self._seen[:8], self._seen[8:]):
             raise self._changed()
         if index.lengths[count] != 8 * count:

@@ -35,12 +35,13 @@ class FileIdentity(NamedTuple):
     mtime_ns: int
     inode: int
     transaction: int
+    page_bytes: int
 
     @classmethod
     def of(cls, file: PageFile) -> Self:
         status = os.fstat(file.fd)
-        transaction = current_meta(file.fd, file.path).transaction
-        return cls(status.st_size, status.st_mtime_ns, status.st_ino, transaction)
+        transaction, page_bytes = current_meta(file.fd, file.path).transaction, file.meta.page_bytes
+        return cls(status.st_size, status.st_mtime_ns, status.st_ino, transaction, page_bytes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +49,6 @@ class PageIndex:
     """The place of every value of one database, in the order of the keys."""
 
     identity: FileIdentity  # identity of the file when it was indexed
-    page_bytes: int  # the database's page size
     offsets: Integers  # int64 [n], bytes from the start of the file
     lengths: npt.NDArray[np.uint32]  # uint32 [n], bytes
     numbered: int  # number of the first keys that are ``b"%08d" % i`` for their position i
@@ -67,7 +67,7 @@ def open_index(path: Path | str) -> PageIndex:
     """Return the page index of a database; build it if there is none for the current file."""
     with PageFile(data_file(path)) as file:
         identity = FileIdentity.of(file)
-        index = _load(kept_index(path), identity, file.meta.page_bytes)
+        index = _load(kept_index(path), identity)
     if index is None:
         index = build_index(path)
         _keep(index, kept_index(path))
@@ -109,7 +109,6 @@ def _walk(file: PageFile, identity: FileIdentity) -> PageIndex:
         raise CorruptStoreError(f"{done} entries where the record says {tree.entries}", where=file.path)
     return PageIndex(
         identity=identity,
-        page_bytes=file.meta.page_bytes,
         offsets=np.concatenate(offsets),
         lengths=np.concatenate(lengths),
         numbered=numbered,
@@ -133,19 +132,20 @@ def kept_index(path: Path | str) -> Path:
     return store.parent / f".{store.name}.pages"
 
 
-def _load(place: Path, identity: FileIdentity, page_bytes: int) -> PageIndex | None:
+def _load(place: Path, identity: FileIdentity) -> PageIndex | None:
     """Return the index that is kept in `place` if it is complete and belongs to the current file."""
     try:
         with np.load(place) as kept:
-            if kept["identity"].tolist() != _identity(identity, page_bytes):
+            if kept["identity"].tolist() != _facts(identity):
                 return None
-            numbered = int(kept["numbered"])
-            offsets, lengths = kept["offsets"], kept["lengths"]
+            return PageIndex(
+                identity=identity,
+                offsets=kept["offsets"],
+                lengths=kept["lengths"],
+                numbered=int(kept["numbered"]),
+            )
     except (*NPY_ERRORS, zipfile.BadZipFile, zlib.error):  # its parts have checksums
         return None
-    return PageIndex(
-        identity=identity, page_bytes=page_bytes, offsets=offsets, lengths=lengths, numbered=numbered
-    )
 
 
 def _keep(index: PageIndex, place: Path) -> None:
@@ -153,13 +153,13 @@ def _keep(index: PageIndex, place: Path) -> None:
     with contextlib.suppress(OSError, StorebenchError), open_whole(place) as file:
         np.savez(
             file,
-            identity=np.array(_identity(index.identity, index.page_bytes), np.uint64),
+            identity=np.array(_facts(index.identity), np.uint64),
             numbered=index.numbered,
             offsets=index.offsets,
             lengths=index.lengths,
         )
 
 
-def _identity(identity: FileIdentity, page_bytes: int) -> list[int]:
+def _facts(identity: FileIdentity) -> list[int]:
     # Any of 64 bits: some FUSE file systems number files by hashes.
-    return [field % 2**64 for field in (_VERSION, *identity, page_bytes)]
+    return [field % 2**64 for field in (_VERSION, *identity)]
