@@ -235,20 +235,15 @@ class Producer:
             reader.plan(request.plan, seed_of(self.job, request.epoch))
         pixels = prepare.batch(reader, request.indices, self._allocate)
         ready = time.perf_counter_ns()
-        return LoadedBatch(
-            pixels=pixels,
-            labels=reader.labels[request.indices],
-            indices=request.indices,
-            spans=Spans(start_ns=start, fetch_ns=ready - start, decode_ns=0, prep_ns=0, ready_ns=ready),
-            payload_bytes=0,
-            worker=self.worker,
-        )
+        spans = Spans(start_ns=start, fetch_ns=ready - start, decode_ns=0, prep_ns=0, ready_ns=ready)
+        return self._batch(pixels, reader.labels[request.indices], request.indices, spans, 0)
 
     def _batch(
         self, out: torch.Tensor, labels: Indices, indices: Indices, spans: Spans, payload_bytes: int
     ) -> LoadedBatch:
+        prepare = self.job.prepare
         return LoadedBatch(
-            pixels=out if self.job.prepare is None else self.job.prepare(out),
+            pixels=out if prepare is None or prepare.by_sample else prepare(out),
             labels=labels,
             indices=indices,
             spans=spans,
