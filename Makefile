@@ -23,7 +23,7 @@ bench = $(BIN)/storebench bench scenarios/$(1).toml --out $(RUNS)/$(NOW)-$(1) $(
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-peers data bench-all bench-paper bench-gpu bench-profile bench-png bench-hdf5 bench-memory bench-leveldb bench-lmdb bench-ci \
-        reference plan-error docs test test-full test-faults mutants lint clean distclean
+        reference plan-error docs site test test-full test-faults mutants lint clean distclean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^##@/{print substr($$0, 5)} /^[a-z0-9%-]+:.*## /{printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -128,6 +128,10 @@ docs: setup ## Write what is made from the code and from results/reference: page
 	$(BIN)/python -m tests.docs.generate
 	$(BIN)/python -m tests.docs.figures
 	$(BIN)/python -m tests.docs.notebooks
+
+site: setup ## Build the site of the documentation into site/
+	$(PIP_INSTALL) -e '.[docs]'
+	$(BIN)/python -m sphinx -W --keep-going -q docs site
 
 clean: ## Remove stores, runs and reports (never data, results or the virtual environment)
 	rm -rf $(STORES) $(RUNS) $(REPORT) $(REPORT)-*

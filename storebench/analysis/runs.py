@@ -66,6 +66,13 @@ def load_results(paths: RunFolders, *, allow_invalid: bool = False) -> pd.DataFr
         There are no records there.
     IntegrityError
         Records are damaged or wrong, and `allow_invalid` is not set.
+
+    Examples
+    --------
+    >>> import storebench
+    >>> results = storebench.load_results("results/reference/paper")
+    >>> warm = results.query("dataset == 'cifar10' and cache == 'warm'")
+    >>> rates = warm.groupby("backend").samples_per_s.median()
     """
     return to_frame(read_results(paths, allow_invalid=allow_invalid).rows)
 
@@ -96,6 +103,13 @@ def load_steps(results: RunFolders | pd.DataFrame) -> pd.DataFrame:
         No record has a step table.
     CorruptDataError
         A file is not one of step tables.
+
+    Examples
+    --------
+    >>> import storebench
+    >>> results = storebench.load_results("results/reference/answer")
+    >>> steps = storebench.load_steps(results.query("dataset == 'mnist' and cache == 'cold'"))
+    >>> slowest = steps.groupby("backend").data_wait_ns.quantile(0.99)
     """
     return steps_of((results if isinstance(results, pd.DataFrame) else load_results(results))[RECORD_COLUMN])
 
@@ -154,6 +168,13 @@ def compare(
         `by` is no column of a cell or a place, or the baseline does not occur.
     IntegrityError
         A cell does not validate, and `allow_invalid` is not set.
+
+    Examples
+    --------
+    >>> import storebench
+    >>> results = storebench.load_results("results/reference/paper")
+    >>> ratios = storebench.compare(results.query("compute == 'none'"), baseline="png")
+    >>> faster = ratios[ratios.verdict == "faster"]
     """
     if by not in (*CELL_COLUMNS, *PLACE_COLUMNS):
         names = ", ".join((*CELL_COLUMNS, *PLACE_COLUMNS))

@@ -230,6 +230,14 @@ def open_reader(store: Path | str, reader: str | None = None, **options: bool | 
     ------
     UsageError
         The format has no such reader, the reader no such option, or the option does not accept the value.
+
+    Examples
+    --------
+    >>> import storebench
+    >>> with storebench.open_reader("stores/mnist-train/lmdb+raw", "direct") as reader:
+    ...     pixels, labels = reader[[3, 1, 2]]
+    >>> pixels.shape
+    (3, 28, 28, 1)
     """
     folder = Path(store)
     manifest = Manifest.read(folder)

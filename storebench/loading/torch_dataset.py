@@ -74,8 +74,12 @@ class StoreDataset(torch_data.Dataset[tuple[Any, int]]):
 
     Examples
     --------
-    >>> dataset = StoreDataset("stores/mnist-train/lmdb+raw")  # doctest: +SKIP
-    >>> loader = torch.utils.data.DataLoader(dataset, batch_size=64, shuffle=True)  # doctest: +SKIP
+    >>> import storebench, torch
+    >>> dataset = storebench.StoreDataset("stores/mnist-train/lmdb+raw")
+    >>> image, label = dataset[0]
+    >>> image.shape, image.dtype
+    (torch.Size([1, 28, 28]), torch.uint8)
+    >>> loader = torch.utils.data.DataLoader(dataset, batch_size=64, shuffle=True)
     """
 
     def __init__(

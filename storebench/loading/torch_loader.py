@@ -118,9 +118,11 @@ class Loader(torch_data.DataLoader[Any]):
 
     Examples
     --------
-    >>> dataset = storebench.StoreDataset("stores/mnist-train/lmdb+raw")  # doctest: +SKIP
-    >>> for images, labels in storebench.Loader(dataset, 64, workers=2, shuffle=True):  # doctest: +SKIP
-    ...     train(images, labels)
+    >>> import storebench
+    >>> dataset = storebench.StoreDataset("stores/mnist-train/lmdb+raw")
+    >>> loader = storebench.Loader(dataset, 32, workers=1, shuffle=True)
+    >>> sum(len(labels) for images, labels in loader) == len(dataset)
+    True
     """
 
     def __init__(

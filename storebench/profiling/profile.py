@@ -30,9 +30,10 @@ class profile(Generic[_Batch]):  # noqa: N801 - it is used like a function
 
     Examples
     --------
-    >>> import storebench
-    >>> for images, labels in storebench.profile(loader):  # doctest: +SKIP
-    ...     train(images, labels)
+    >>> import storebench, torch
+    >>> loader = torch.utils.data.DataLoader(torch.zeros(256, 3, 8, 8), batch_size=16)
+    >>> for images in storebench.profile(loader):
+    ...     loss = images.sum()
     """
 
     def __init__(self, loader: Iterable[_Batch], *, show: bool = True) -> None:

@@ -24,6 +24,12 @@ def plot_codecs(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | Non
         the most codecs is drawn.
     ax
         Axes to draw on; None makes a new figure.
+
+    Examples
+    --------
+    >>> import storebench
+    >>> results = storebench.load_results("results/reference/codecs")
+    >>> ax = storebench.plot_codecs(results.query("dataset == 'imagenet'"))
     """
     fastest: dict[str, Coded] = {}
     for point in sorted(

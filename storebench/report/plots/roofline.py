@@ -33,6 +33,12 @@ def plot_roofline(
         in images/s.
     ax
         Axes to draw on; None makes a new figure.
+
+    Examples
+    --------
+    >>> import storebench
+    >>> results = storebench.load_results("results/reference/roofline")
+    >>> ax = storebench.plot_roofline(results)
     """
     roofs = rooflines([cell for cell in as_cells(results) if cell.usable])
     return draw_roofline(roofs[0] if roofs else None, [find_accelerator(name) for name in accelerators], ax)

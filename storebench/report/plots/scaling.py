@@ -23,7 +23,14 @@ RANKS = "What do more ranks deliver?"
 
 
 def plot_workers(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | None = None) -> Axes:
-    """Draw samples per second against the number of workers, one line per backend, cache state and loader."""
+    """Draw samples per second against the number of workers, one line per backend, cache state and loader.
+
+    Examples
+    --------
+    >>> import storebench
+    >>> results = storebench.load_results("results/reference/roofline")
+    >>> ax = storebench.plot_workers(results.query("dataset == 'imagenet' and compute == 'none'"))
+    """
     cells = [cell for cell in as_cells(results) if cell.usable and not cell.is_null]
     return _lines(cells, "workers", "worker processes", WORKERS, ax)
 
@@ -32,6 +39,12 @@ def plot_ranks(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | None
     """Draw samples per second against the number of ranks, one line per backend and way to share the work.
 
     The dotted lines are the ideal: the first point times the number of ranks.
+
+    Examples
+    --------
+    >>> import storebench
+    >>> results = storebench.load_results("results/reference/ranks")
+    >>> ax = storebench.plot_ranks(results.query("compute == 'emulated:20'"))
     """
     cells = [cell for cell in as_cells(results) if cell.usable and not cell.is_null]
     return _lines(cells, "ranks", "ranks", RANKS, ax)

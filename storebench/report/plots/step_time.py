@@ -40,6 +40,12 @@ def plot_step_time(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | 
         The table that `storebench.load_results` returned, filtered to the cells to draw.
     ax
         Axes to draw on; None makes a new figure.
+
+    Examples
+    --------
+    >>> import storebench
+    >>> results = storebench.load_results("results/reference/answer")
+    >>> ax = storebench.plot_step_time(results.query("dataset == 'imagenet' and cache == 'cold'"))
     """
     usable = [cell for cell in as_cells(results) if cell.usable]
     null = [cell for cell in usable if cell.is_null][:1]  # null reads no store: one of its states is enough
@@ -59,7 +65,14 @@ def plot_step_time(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | 
 
 
 def plot_rank_steps(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | None = None) -> Axes:
-    """Draw the parts of a step, one bar per backend, number of ranks and moment of the exchange."""
+    """Draw the parts of a step, one bar per backend, number of ranks and moment of the exchange.
+
+    Examples
+    --------
+    >>> import storebench
+    >>> results = storebench.load_results("results/reference/ranks")
+    >>> ax = storebench.plot_rank_steps(results.query("compute == 'emulated:20'"))
+    """
     cells = [cell for cell in as_cells(results) if cell.usable][:MOST_CELLS]
     with styled():
         ax = new_axes(1.4 + 0.36 * len(cells), ax)

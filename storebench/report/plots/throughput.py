@@ -42,6 +42,12 @@ def plot_throughput(
         Accelerators whose rates are marked, where they are near.
     ax
         Axes to draw on; None makes a new figure.
+
+    Examples
+    --------
+    >>> import storebench
+    >>> results = storebench.load_results("results/reference/answer")
+    >>> ax = storebench.plot_throughput(results.query("cache == 'limited' and readahead_kib == 128"))
     """
     cells = [cell for cell in as_cells(results) if cell.usable]
     shown = [cell for cell in cells if not cell.is_null][:MOST_CELLS]
@@ -68,7 +74,14 @@ def plot_throughput(
 
 
 def plot_size(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | None = None) -> Axes:
-    """Draw samples per second against bytes on disk per sample."""
+    """Draw samples per second against bytes on disk per sample.
+
+    Examples
+    --------
+    >>> import storebench
+    >>> results = storebench.load_results("results/reference/codecs")
+    >>> ax = storebench.plot_size(results.query("dataset == 'imagenet'"))
+    """
     stored = [cell for cell in as_cells(results) if cell.usable and not cell.is_null]
     cells = [cell for cell in stored if cell.fact("bytes_on_disk")][:MOST_CELLS]
     with styled():

@@ -31,6 +31,13 @@ def plot_wait_over_epoch(steps: pd.DataFrame, *, ax: Axes | None = None) -> Axes
         than 2,000 steps the longest wait in each of 2,000 equal pieces is drawn, so that no spike is lost.
     ax
         Axes to draw on; None makes a new figure.
+
+    Examples
+    --------
+    >>> import storebench
+    >>> results = storebench.load_results("results/reference/answer")
+    >>> steps = storebench.load_steps(results.query("dataset == 'cifar10' and cache == 'cold'"))
+    >>> ax = storebench.plot_wait_over_epoch(steps)
     """
     with styled():
         ax = new_axes(3.6, ax)
@@ -47,7 +54,15 @@ def plot_wait_over_epoch(steps: pd.DataFrame, *, ax: Axes | None = None) -> Axes
 
 
 def plot_wait_distribution(steps: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
-    """Draw the share of steps that waited at most a given time (ECDF, logarithmic), without warm-up steps."""
+    """Draw the share of steps that waited at most a given time (ECDF, logarithmic), without warm-up steps.
+
+    Examples
+    --------
+    >>> import storebench
+    >>> results = storebench.load_results("results/reference/answer")
+    >>> steps = storebench.load_steps(results.query("dataset == 'cifar10' and cache == 'cold'"))
+    >>> ax = storebench.plot_wait_distribution(steps)
+    """
     with styled():
         ax = new_axes(3.6, ax)
         for label, look, waits in _waits(steps[~steps["warmup"].astype(bool)]):
@@ -64,7 +79,15 @@ def plot_wait_distribution(steps: pd.DataFrame, *, ax: Axes | None = None) -> Ax
 
 
 def plot_loss(steps: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
-    """Draw the loss of every step, thick lines below thin ones, so that equal curves remain visible."""
+    """Draw the loss of every step, thick lines below thin ones, so that equal curves remain visible.
+
+    Examples
+    --------
+    >>> import storebench
+    >>> results = storebench.load_results("results/reference/paper")
+    >>> steps = storebench.load_steps(results.query("dataset == 'cifar10' and compute == 'real'"))
+    >>> ax = storebench.plot_loss(steps)
+    """
     with styled():
         ax = new_axes(3.6, ax)
         trained = steps[(steps["format"] != NULL_FORMAT) & steps["loss"].notna()]
