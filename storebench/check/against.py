@@ -19,7 +19,7 @@ from storebench.check.side_code import (
     side_environment,
 )
 from storebench.check.sides import label_of
-from storebench.errors import CellFailedError, OutputError, ScenarioError, from_os_error
+from storebench.errors import CellFailedError, OutputError, ScenarioError, UsageError, from_os_error
 from storebench.record.lines import PAIRING_NAME
 from storebench.record.schema import Cell
 from storebench.run.launch import end
@@ -79,7 +79,9 @@ def run_against(
         # A side that repeated a replicate by itself would not run beside the other one.
         alone = {"repeat_disturbed": False} if scenario.repeat_disturbed else {}
         scenario = scenario.model_copy(update=alone)
-        allowed = permitted(scenario, scenario.chosen(only), stores)
+        if not (cells := scenario.chosen(only)):
+            raise UsageError("the revision's scenario has no such cell", where="--only", hint="Leave it out.")
+        allowed = permitted(scenario, cells, stores)
         for line in allowed.lines():
             say(line)
         codes = side_codes(root, worktree, scratch)

@@ -135,6 +135,7 @@ def test_what_is_wrong_is_refused_with_its_matrix_and_what_was_meant(
         (GOOD.replace('"mnist"', '"mnist"\nmodel = "none"'), "compute 'real' needs a model"),
         (GOOD.replace('"mnist"', '"mnist"\nmax_steps = 3\nwarmup_steps = 3'), "no timed step"),
         (GOOD.replace('"mnist"', '"mnist"\npasses = 3'), "with passes the cache cannot be"),
+        (f'budget = "1.5"\n{GOOD}', "write a number with a unit, such as '90 s' or '12 min'"),
     ],
 )
 def test_what_cannot_be_run_is_refused(text: str, words: str, tmp_path: Path) -> None:
@@ -153,19 +154,6 @@ def test_a_scenario_may_state_its_time(tmp_path: Path) -> None:
     fixed = scenario.repeated(7)
     assert (fixed.replicates, fixed.budget) == (7, None)
     assert fixed.cells() == scenario.cells()
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "words"),
-    [
-        ("1.5 min", "1.5", "write a number with a unit, such as '90 s' or '12 min'"),
-    ],
-)
-def test_a_budget_that_makes_no_sense_is_refused(old: str, new: str, words: str, tmp_path: Path) -> None:
-    assert old in BUDGET
-    said = refusal(tmp_path, BUDGET.replace(old, new))
-    assert words in said
-    assert "\n" not in said
 
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
