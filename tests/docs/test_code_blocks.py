@@ -1,6 +1,5 @@
-"""The Python, TOML and JSON that documents show is right: run, validated, parsed."""
+"""The Python and TOML that documents show is right: run, validated."""
 
-import json
 import os
 import tomllib
 from pathlib import Path
@@ -50,8 +49,3 @@ def test_toml_blocks_are_valid(fence: Fence, tmp_path: Path) -> None:
                 f'name = "block"\n{fence.text}\n[[matrix]]\ndataset = "mnist"\nbackends = ["lmdb"]\n'
             )
         assert load_scenario(path).cells()
-
-
-@pytest.mark.parametrize("fence", _in("json"), ids=_name)
-def test_json_blocks_parse(fence: Fence) -> None:
-    json.loads(fence.text)
