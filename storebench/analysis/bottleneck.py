@@ -26,10 +26,6 @@ _FED_BY_DEVICE_FRAC = 0.10
 # From this share of the cores on, most of a handoff is a wait for one.
 _CORES_FULL_FRAC = 0.90
 
-_DEVICE_RATES = tuple(
-    f"device_{name}_bytes_per_s"
-    for name in ("random_1", "random_4", "random_16", "random_32", "sequential", "best")
-)
 _IN_LOOP = (Limit.COMPUTE, Limit.COPY, Limit.CONTENTION)
 
 
@@ -53,9 +49,9 @@ def bottlenecks(cells: Iterable[CellSummary]) -> dict[tuple[str, str], Bottlenec
     warm = {key_without(cell, *STATE_COLUMNS): cell for cell in listed if cell.cell.cache == CacheState.WARM}
     device: dict[tuple[Any, ...], float] = {}
     for cell in listed:
-        rates = [rate for name in _DEVICE_RATES if (rate := cell.median(name))]
-        if rates and cell.cell.backend.format != MEMORY_FORMAT:
-            device[_device_key(cell)] = max(*rates, device.get(_device_key(cell), 0.0))
+        rate = cell.median("device_best_bytes_per_s")
+        if rate and cell.cell.backend.format != MEMORY_FORMAT:
+            device[_device_key(cell)] = max(rate, device.get(_device_key(cell), 0.0))
     return {
         cell.key: _bottleneck(
             cell,

@@ -1,5 +1,6 @@
 """Names of datasets, backends and settings, figures as text, and what has to be said beside figures; all plain text."""
 
+import itertools
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -11,7 +12,7 @@ from storebench.analysis.summary import EPOCHS, SETTING_COLUMNS, CellSummary, Lo
 from storebench.datasets.base import PATH_PREFIXES
 from storebench.datasets.images import resize_clause, served_note
 from storebench.plain_text import plain
-from storebench.record.schema import CacheVerdict, Cell, PlaceFacts
+from storebench.record.schema import CacheVerdict, Cell
 from storebench.run.matrix import MODEL_CROPS
 from storebench.settings.backend import STREAM
 from storebench.settings.loop import SETTINGS
@@ -180,8 +181,12 @@ def caveats(cells: Iterable[CellSummary]) -> list[str]:
             noted[f"EMULATED storage: reads limited as by {cell.cell.tier}"] = None
         if skipped := cell.fact("store_skipped_files"):
             noted[f"SKIPPED files: {number_of(int(skipped), 'unreadable file')} left out"] = None
-        if cell.fact("place_server"):
-            noted[f"SERVED BY {_server_words(cell)}"] = None
+        rows = itertools.chain(cell.counted, cell.rows)
+        if place := next((row.record.place for row in rows if row.record.place), None):
+            emulated = ", not the network of a data centre" if place.title != place.server else ""
+            noted[f"SERVED BY {place.title}{emulated}{f'; {place.achieved}' if place.achieved else ''}"] = (
+                None
+            )
         if cell.held_elsewhere:
             noted[f"HELD ELSEWHERE: {backend_label(cell.backend)} read fewer bytes than it served"] = None
     return list(noted)
@@ -201,15 +206,6 @@ def _served_clause(cell: CellSummary) -> str:
         return ""
     height, width, *_ = map(int, str(cell.fact("store_image_shape") or "0x0").split("x"))
     return served_note((height, width), cell.cell.data.image_size or MODEL_CROPS.get(cell.cell.model))
-
-
-def _server_words(cell: CellSummary) -> str:
-    names = ("emulated_first_byte_ms", "emulated_round_trip_ms", "emulated_mb_s", "first_byte_ms", "mb_s")
-    facts = PlaceFacts(
-        server=cell.fact("place_server"), **{name: cell.fact(f"place_{name}") for name in names}
-    )
-    emulated = ", not the network of a data centre" if facts.title != facts.server else ""
-    return f"{facts.title}{emulated}{f'; {facts.achieved}' if facts.achieved else ''}"
 
 
 def not_held(cells: Iterable[CellSummary]) -> list[str]:

@@ -42,8 +42,7 @@ def load_results(paths: RunFolders, *, allow_invalid: bool = False) -> pd.DataFr
     Parameters
     ----------
     paths
-        A run's folder, a folder that holds such folders, a ``records.jsonl`` or
-        a file that ``run --json`` wrote; or several of them.
+        A run's folder, a folder that holds such folders, or a ``records.jsonl``; or several of them.
     allow_invalid
         Read records that do not validate, too; ``invalid`` is the finding that questions their cell.
 

@@ -247,17 +247,11 @@ class CellSummary:
         portions = [_steady_part(row) for row in self._last if self._bounded(row)]
         return sum(not (part and steady(part.drift)) for part in portions), len(portions)
 
-    @functools.cached_property
+    @property
     def unsteady(self) -> bool:
-        """Whether a limited cell's rate drifts in most replicates, or a drift is unknown."""
-        portions = [_steady_part(row) for row in self.counted if self._bounded(row)]
-        drifts = [part.drift for part in portions if part]
-        if not drifts:
-            return False
-        if None in drifts:
-            return True
-        moved = [abs(math.log(drift)) if drift else math.inf for drift in drifts]
-        return not steady(math.exp(statistics.median(moved)))
+        """Whether the rate of a limited cell drifts in most replicates, or a drift is unknown."""
+        moving, of = self.unsteady_replicates
+        return bool(self.counted) and 2 * moving > of
 
     @property
     def doubt(self) -> str:

@@ -66,7 +66,7 @@ def report(
 
 def put_content(content: "Content", stores: Path | None = None) -> None:
     """Print the answer of a report, its matrix of stores by settings, and what would change the answer."""
-    from storebench.analysis.remote import copies_pay
+    from storebench.report.tables import copies_pay
 
     told = content.answer
     put(told.sentence, *filter(None, (told.conditions,)), *content.incomplete)

@@ -83,19 +83,14 @@ def with_cold_rates(record: Record, steps: StepTable) -> Record:
         return record
     if cache.applies_to == "open" or not store.count or not len(steps["samples"]):
         return record
-    return dataclasses.replace(record, cold_rates=_cold_rates(steps, cache.curve, store.count))
-
-
-def _cold_rates(table: StepTable, points: Sequence[ResidencyPoint], count: int) -> tuple[ColdRate, ...]:
-    read = np.cumsum(table["samples"]) / count
-    asked = asked_frac(table, step_ends(table), count)
+    read = np.cumsum(steps["samples"]) / store.count
+    asked = asked_frac(steps, step_ends(steps), store.count)
     # The last step that a share is reached in, so that a batch is not told as the smaller shares that it passes over.
     reached = {int(np.searchsorted(read, share)): share for share in COLD_SHARES if share <= read[-1]}
     rates = []
     for step, share in reached.items():
-        part = _rows(table, slice(step + 1))
-        resident, excess = _residency_at(points, float(asked[step]))
-        samples, seconds = _rate(part)
+        resident, excess = _residency_at(cache.curve, float(asked[step]))
+        samples, seconds = _rate(_rows(steps, slice(step + 1)))
         rates.append(
             ColdRate(
                 read_frac=share,
@@ -104,7 +99,7 @@ def _cold_rates(table: StepTable, points: Sequence[ResidencyPoint], count: int) 
                 excess_frac=excess,
             )
         )
-    return tuple(rates)
+    return dataclasses.replace(record, cold_rates=tuple(rates))
 
 
 def _residency_at(points: Sequence[ResidencyPoint], asked: float) -> tuple[float | None, float | None]:

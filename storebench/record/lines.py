@@ -1,6 +1,5 @@
 """Records on disk: the files of a run's folder, reading and writing them, and figures that no record can have."""
 
-import codecs
 import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
@@ -10,7 +9,7 @@ from typing import Any
 from storebench.errors import CorruptDataError, DataNotFoundError, SchemaVersionError
 from storebench.record.schema import SCHEMA_VERSION, Cell, Record
 from storebench.system.json_lines import MOST_BYTES, append_lines, numbered_rows
-from storebench.system.json_text import brief, complaint, parse_json
+from storebench.system.json_text import brief, complaint
 from storebench.system.reading import read_small_file
 
 # No count and no number of bytes is that large.
@@ -126,7 +125,7 @@ def append_records(run: Path, records: Sequence[Record]) -> None:
 
 
 def read_records(path: Path | str, *, parts: bool = False) -> list[Record]:
-    """Read the records of a run's folder, of a ``records.jsonl`` or of a ``--json`` array."""
+    """Read the records of a run's folder, or of a ``records.jsonl``."""
     source = Path(path)
     source = source / RECORDS_NAME if source.is_dir() else source
     if not source.is_file():
@@ -140,7 +139,7 @@ def read_records(path: Path | str, *, parts: bool = False) -> list[Record]:
         if isinstance(raw, CorruptDataError):
             raise raw
         records.append(record_from_dict(raw, where=where))
-    if not parts and source.suffix == ".jsonl":
+    if not parts:
         records = without_half_replicate(records)
     if not records:
         raise DataNotFoundError(
@@ -168,20 +167,5 @@ def _replicate_of(record: Record) -> tuple[str, int, Cell]:
 
 
 def raw_records(file: Path) -> Iterator[tuple[str, dict[str, Any] | CorruptDataError]]:
-    """Yield the position of each JSON object in a file with the object, or with the reason why it cannot be read."""
-    content = read_small_file(file, most_bytes=MOST_BYTES)
-    if content.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"["):
-        try:
-            records: list[Any] = parse_json(content, file)
-        except CorruptDataError as error:
-            raise CorruptDataError(
-                f"it begins like a list of records, but is not complete JSON: {error.what}",
-                where=file,
-                hint="Write it again, with 'storebench run --json'.",
-            ) from None
-        for number, raw in enumerate(records, start=1):
-            where = f"{file}:{number}"
-            wrong = CorruptDataError(f"{brief(raw)} is not a record", where=where)
-            yield where, raw if isinstance(raw, dict) else wrong
-    else:
-        yield from numbered_rows(file, content)
+    """Yield the position of each line of a file with its JSON object, or with the reason why it has none."""
+    yield from numbered_rows(file, read_small_file(file, most_bytes=MOST_BYTES))

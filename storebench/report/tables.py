@@ -2,7 +2,8 @@
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -28,9 +29,8 @@ from storebench.analysis.labels import (
 )
 from storebench.analysis.ladder import LadderStep
 from storebench.analysis.panels import Panel, rate_ratio
-from storebench.analysis.remote import copies_pay
 from storebench.analysis.roofline import Curve, Point, Roofline, model_errors
-from storebench.analysis.summary import CellSummary, backend_rank, varying_fields
+from storebench.analysis.summary import CellSummary, backend_rank, key_without, varying_fields
 from storebench.analysis.table import Column, Table, make_table
 from storebench.plain_text import plain
 from storebench.record.schema import COLD_SHARES
@@ -315,6 +315,24 @@ def codec_table(codecs: Sequence[Coded]) -> Table:
 def _raw_frac(codec: Coded) -> float:
     height, width, channels = map(int, str(codec.cell.fact("store_image_shape")).split("x"))
     return codec.bytes_per_image / (height * width * channels)
+
+
+_OF_A_WAY = ("backend", "workers", "place")
+
+
+def copies_pay(cells: Sequence[CellSummary]) -> Iterator[str]:
+    """Yield, for each store that was copied first, from which epoch on that beats the fastest way without a copy."""
+    for cell in cells:
+        copy_s, local_s = cell.fact("place_copy_s"), cell.median("epoch_s")
+        there, key = str(cell.cell.place).removeprefix("copy:"), key_without(cell, *_OF_A_WAY)
+        ways = [way for way in cells if way.cell.place == there and key_without(way, *_OF_A_WAY) == key]
+        times = [(took_s, way.backend) for way in ways if (took_s := way.median("epoch_s"))]
+        if cell.cell.place.copies and copy_s and local_s and times:
+            remote_s, best = min(times)
+            epochs = math.ceil(copy_s / (remote_s - local_s)) if remote_s > local_s else None
+            pays = f"pays from epoch {epochs} on" if epochs else "does not pay"
+            name, fastest = backend_label(cell.backend), backend_label(best)
+            yield f"Copying {name} first takes {duration(copy_s)} and {pays}, beside {fastest} in place."
 
 
 def cold_table(panel: Panel) -> Table | None:

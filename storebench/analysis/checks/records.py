@@ -11,9 +11,9 @@ from typing import Any
 
 from storebench.analysis.checks.findings import Finding, Rule, finding, record_name
 from storebench.analysis.checks.rules import check_record, decodes
-from storebench.analysis.checks.steps import DECODE_LEAST_S, DECODE_MOST_RATIO, check_steps
+from storebench.analysis.checks.steps import check_steps
 from storebench.analysis.comparison import MIN_ROUNDS
-from storebench.analysis.frame import Sourced, sourced
+from storebench.analysis.frame import Round, Sourced, sourced
 from storebench.analysis.summary import CellSummary, summarise
 from storebench.codecs import any_size
 from storebench.errors import CorruptDataError, DataNotFoundError, IntegrityError, StorebenchError
@@ -26,7 +26,6 @@ from storebench.record.lines import (
 )
 from storebench.record.schema import Record, Status
 from storebench.run.about import read_about
-from storebench.settings.words import ComputeKind
 from storebench.units import number_of
 
 # A record and the file that it was read from.
@@ -34,8 +33,11 @@ Pair = tuple[Record, Path]
 
 RunFolders = str | Path | Sequence[str | Path]
 
+# Decoding a sample takes as long in each epoch of a process; a busy machine explains less than this.
+_DECODE_MOST_RATIO, _DECODE_LEAST_S = 5.0, 0.1
+
 # How much faster than the null cell a cell may be in every round, because of a busy machine.
-_COMPUTE_HEADROOM, _FEW_ROUNDS_HEADROOM = 1.15, 2.0
+_COMPUTE_HEADROOM = 1.15
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -106,7 +108,7 @@ def examine(paths: RunFolders) -> Results:
             except StorebenchError as error:
                 findings.append(Finding(kind=Rule.SCHEMA, cell=where, figure="record", message=error.what))
         # A replicate is incomplete here because one of its lines is invalid, not because writing it was interrupted.
-        is_sound = file.suffix == ".jsonl" and len(findings) == before
+        is_sound = len(findings) == before
         records += [(r, file) for r in (without_half_replicate(of_file) if is_sound else of_file)]
     if not records and not findings:
         raise _nothing_to_read(paths)
@@ -199,7 +201,7 @@ def _kept_pixels(records: Iterable[Record]) -> Iterator[Finding]:
             times = _decode_sample_s(slowest) / _decode_sample_s(record)
             # An epoch of a few steps may have all the large files.
             times *= min(1.0, _sample_bytes(record) / _sample_bytes(slowest))
-            if slowest.decode_s >= DECODE_LEAST_S and times > DECODE_MOST_RATIO:
+            if slowest.decode_s >= _DECODE_LEAST_S and times > _DECODE_MOST_RATIO:
                 message = (
                     f"decoding a sample took {times:.1f} times as long in epoch {slowest.epoch} of the same process:"
                     " the reader keeps decoded pixels"
@@ -217,38 +219,32 @@ def _sample_bytes(record: Record) -> float:
 
 def _above_compute(records: Sequence[Record]) -> Iterator[Finding]:
     """Find cells that are faster than compute alone in all of their rounds, by more than a busy machine explains."""
-    nulls: dict[tuple[Any, ...], dict[tuple[str, int], float]] = {}
-    cells: dict[str, tuple[Record, dict[tuple[str, int], float]]] = {}
+    nulls: dict[Hashable, dict[Round, float]] = {}
+    cells: dict[str, tuple[Record, dict[Round, float]]] = {}
     for record in records:
-        when = (record.run_id, record.replicate)
         if record.cell.backend.is_null:
-            for key in _ceiling_keys(record):
-                best = nulls.setdefault(key, {})
-                best[when] = max(best.get(when, 0.0), record.samples_per_s or 0.0)
+            rates = nulls.setdefault(_work(record), {})
         else:
-            best = cells.setdefault(record.cell.cell_id, (record, {}))[1]
-            best[when] = max(best.get(when, 0.0), record.samples_per_s or 0.0)
+            rates = cells.setdefault(record.cell.cell_id, (record, {}))[1]
+        when = (record.run_id, record.replicate)
+        rates[when] = max(rates.get(when, 0.0), record.samples_per_s or 0.0)
     for record, rates in cells.values():
-        exact, loose = _ceiling_keys(record)
-        computes = record.cell.compute.kind is not ComputeKind.NONE
-        ceiling = nulls.get(exact) or (nulls.get(loose) if computes else None) or {}
+        ceiling = nulls.get(_work(record), {})
         ratios = [rates[when] / ceiling[when] for when in rates if when in ceiling]
-        headroom = _FEW_ROUNDS_HEADROOM if len(ratios) < MIN_ROUNDS else _COMPUTE_HEADROOM
-        if ratios and min(ratios) > headroom:
+        if len(ratios) >= MIN_ROUNDS and min(ratios) > _COMPUTE_HEADROOM:
             message = f"at least {min(ratios):.3g} times what compute alone reaches in the same rounds"
             yield finding(Rule.CEILING, record, "samples_per_s", message)
 
 
-def _ceiling_keys(record: Record) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Return the fields that a null cell must share to be the ceiling: exactly, or with any number of workers."""
+def _work(record: Record) -> Hashable:
+    """Return the fields that a cell shares with the null cell of the same work."""
     cell, data = record.cell, record.cell.data
-    loose = (
+    return (
         record.environment and record.environment.key,
         *(data.name, data.split, data.size, data.limit, data.image_size, data.skip_unreadable),
         *(cell.batch_size, cell.model, cell.compute, cell.device, cell.threads),
-        *(cell.ranks, cell.sync, cell.trainers),
+        *(cell.ranks, cell.sync, cell.trainers, cell.loader, cell.workers),
     )
-    return (*loose, cell.loader, cell.workers), loose
 
 
 def _disagreements(records: Sequence[Record]) -> Iterator[Finding]:

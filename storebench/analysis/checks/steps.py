@@ -1,7 +1,8 @@
 """The rules for a record and its step table: every figure follows from the steps, and producers keep to their epoch."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,28 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from storebench.analysis.checks.findings import Finding, Rule, agree, finding
-from storebench.analysis.checks.rules import decodes
 from storebench.errors import CorruptDataError
 from storebench.record.figures import epoch_record, portion_sums, with_cold_rates
 from storebench.record.merging import RANK, job_steps, rank_count
 from storebench.record.schema import Record
 from storebench.record.steps import StepTable, step_columns
-
-# Decoding a sample takes as long in each epoch and pass of a process; a busy machine explains less than this.
-DECODE_MOST_RATIO, DECODE_LEAST_S = 5.0, 0.1
-
-PASS_MOST_RATIO = 20.0
-"""The quickest of a few batches varies more on a busy machine, and with the number of workers that share a core.
-
-A copy of kept pixels takes a hundredth of decoding.
-"""
-
-# Figures of a record that its steps determine.
-_FOLLOWS = (
-    "samples", "steps", "epoch_s", "timed_samples", "timed_steps", "timed_s", "samples_per_s", "payload_bytes",
-    "payload_bytes_per_s", "data_wait_s", "h2d_s", "compute_s", "overhead_s", "data_wait_frac", "accelerator_util_frac",
-    "fetch_s", "decode_s", "prep_s", "handover_s", "time_to_first_batch_s", "prefetched_samples",
-)  # fmt: skip
 
 
 def check_steps(record: Record, run: Path) -> list[Finding]:
@@ -50,10 +34,12 @@ def _table(record: Record, table: StepTable) -> Iterator[Finding]:
         message = f"its steps are those of {ranks} ranks, not of {record.cell.ranks}"
         yield finding(Rule.STEPS, record, "steps_file", message)
         return
-    for name, recorded, computed in differences(record, figures(record, table)):
-        yield finding(Rule.STEPS, record, name, f"{recorded}, but its steps give {computed}")
+    computed = figures(record, table)
+    for name, recorded in vars(record).items():
+        if not _alike(recorded, getattr(computed, name)):
+            message = f"{recorded}, but its steps give {getattr(computed, name)}"
+            yield finding(Rule.STEPS, record, name, message)
     yield from _producers(record, table)
-    yield from _passes(record, table)
 
 
 def figures(record: Record, table: StepTable) -> Record:
@@ -69,22 +55,17 @@ def figures(record: Record, table: StepTable) -> Record:
     return right
 
 
-def differences(record: Record, right: Record) -> Iterator[tuple[str, Any, Any]]:
-    """Yield (name, recorded, computed) for each figure of a record that its steps contradict."""
-    for name in _FOLLOWS:
-        if not agree(getattr(record, name), getattr(right, name)):
-            yield name, getattr(record, name), getattr(right, name)
-    if record.data_wait_ns != right.data_wait_ns:
-        yield "data_wait_ns", record.data_wait_ns, right.data_wait_ns
-    pairs = list(zip(record.cold_rates, right.cold_rates, strict=False))
-    same = all(all(map(agree, dataclasses.astuple(a), dataclasses.astuple(b))) for a, b in pairs)
-    if len(record.cold_rates) != len(right.cold_rates) or not same:
-        yield "cold_rates", record.cold_rates, right.cold_rates
-    if record.portion is not None and right.portion is not None:
-        for field in dataclasses.fields(record.portion):
-            recorded, computed = getattr(record.portion, field.name), getattr(right.portion, field.name)
-            if recorded is not computed and not agree(recorded, computed):
-                yield f"portion.{field.name}", recorded, computed
+def _alike(first: Any, second: Any) -> bool:
+    """Whether two figures, or parts of a record, are equal up to rounding."""
+    if first is second:
+        return True
+    if isinstance(first, float) and isinstance(second, float):
+        return agree(first, second) or (math.isnan(first) and math.isnan(second))
+    if dataclasses.is_dataclass(first) and dataclasses.is_dataclass(second):
+        return _alike(tuple(vars(first).values()), tuple(vars(second).values()))
+    if isinstance(first, tuple) and isinstance(second, tuple):
+        return len(first) == len(second) and all(map(_alike, first, second))
+    return bool(first == second)
 
 
 def _producers(record: Record, table: StepTable) -> Iterator[Finding]:
@@ -103,29 +84,3 @@ def _first(record: Record, figure: str, excess_ns: npt.NDArray[np.int64], messag
     if len(rows):
         words = message.format(f"{int(excess_ns[rows[0]]) / 1e6:.3g} ms")
         yield finding(Rule.STEPS, record, figure, f"the batch in row {rows[0]} of its steps {words}")
-
-
-def _passes(record: Record, table: Mapping[str, npt.NDArray[Any]]) -> Iterator[Finding]:
-    """Find a pass over the samples whose pixels an earlier pass of the same epoch had decoded."""
-    passes = record.cell.passes or 1
-    if passes == 1 or record.cell.ranks > 1 or not decodes(record) or len(table["decode_ns"]) % passes:
-        return
-    sharing = record.cell.workers / record.conditions.cores if record.conditions is not None else 1.0
-    samples = table["samples"].reshape(passes, -1)
-    full = samples[0] == samples.max()  # a few images are decoded between two interruptions, or not
-    of_pass, payload = (table[name].reshape(passes, -1)[:, full] for name in ("decode_ns", "payload_bytes"))
-    # Other work slows down many batches of a pass, but not its quickest ones.
-    quick_ns, quick_per_byte = (
-        np.quantile(costs, 0.1, axis=1, method="lower")
-        for costs in (of_pass, of_pass / np.maximum(payload, 1))
-    )
-    slowest, fastest = int(quick_per_byte.argmax()), int(quick_per_byte.argmin())
-    enough = of_pass[slowest].sum() / 1e9 >= DECODE_LEAST_S
-    most = PASS_MOST_RATIO * max(1.0, sharing)
-    # A pass may have all the large files: a reader that keeps pixels is quicker per batch and per byte.
-    if enough and all(quick[slowest] > most * quick[fastest] for quick in (quick_ns, quick_per_byte)):
-        message = (
-            f"the quickest batches took {quick_ns[slowest] / 1e6:.3g} ms to decode in pass {slowest} of the epoch and"
-            f" {quick_ns[fastest] / 1e6:.3g} ms in pass {fastest}: the reader keeps decoded pixels"
-        )
-        yield finding(Rule.ARITHMETIC, record, "decode_s", message)

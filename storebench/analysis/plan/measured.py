@@ -3,18 +3,20 @@
 import functools
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from storebench.analysis.bottleneck import looks_ahead, per_image
 from storebench.analysis.limits import Demand, Node, limits
-from storebench.analysis.plan.cache import hit_rate
-from storebench.analysis.remote import request_s, requests_in_flight
 from storebench.analysis.summary import MEMORY_FORMAT, CellSummary
+from storebench.formats.remote import RemoteOptions
 from storebench.settings.words import LOCAL, CacheState, ComputeKind, Place, Share
 
 # Most bytes of a request: providers of block storage count a larger one as several.
 REQUEST_BYTES = 256 << 10
+
+# Share of the store that a node has not yet read, below which it has read all.
+_SETTLED = 1e-4
 
 
 class Lacking(Exception):  # noqa: N818 - no error: the caller decides whether the plan goes on without the store
@@ -189,10 +191,29 @@ def _from_server(base: CellSummary, wanted: Wanted) -> Demand:
     return Demand(
         cpu_s=_cpu_s(base),
         producing_s=base.per_sample("decode_s") + base.per_sample("prep_s"),
-        request_s=request_s(base, wanted.first_byte_s) / requests_in_flight(base),
+        request_s=_request_s(base, wanted.first_byte_s) / requests_in_flight(base),
         device_bytes=per_image(base, "remote_received_bytes"),
         requests=per_image(base, "remote_count"),
     )
+
+
+def _request_s(cell: CellSummary, first_byte_s: float | None) -> float:
+    """Return the time of an image's requests to a server, one after another; 0 where not measured.
+
+    First byte and rate of one request are those that were measured at the place alone, or as given.
+    """
+    first_ms: float | None = cell.fact("place_first_byte_ms")
+    mb_s: float | None = cell.fact("place_mb_s")
+    requests, received = per_image(cell, "remote_count"), per_image(cell, "remote_received_bytes")
+    if not (first_ms and mb_s and requests and received):
+        return 0.0
+    first_s = first_ms / 1e3 if first_byte_s is None else first_byte_s
+    return requests * first_s + received / mb_s / 1e6
+
+
+def requests_in_flight(cell: CellSummary) -> int:
+    backend = cell.cell.backend
+    return RemoteOptions.parse(backend.options, backend.name).inflight
 
 
 def _nearest(cells: Sequence[CellSummary], wanted: Wanted) -> CellSummary | None:
@@ -252,3 +273,36 @@ def _requests(cell: CellSummary) -> float:
     if counted := per_image(cell, "block_device_reads"):
         return counted * min(1.0, read / everyones)
     return max(min(1.0, read / (stored_bytes(cell) or math.inf)), read / REQUEST_BYTES)
+
+
+def hit_rate(resident: float, nodes: int = 1) -> float:
+    """Return the share of reads that a page cache answers in shuffled epochs, if it holds a share of the store.
+
+    It evicts any page, and its node reads another part of the store in each epoch; solved by bisection.
+    """
+    if not 0 < resident < 1:
+        return float(resident >= 1)
+    low, high, read = 0.0, resident, 1 / nodes
+    for _ in range(60):
+        hit = (low + high) / 2
+        evicted = read * (1 - hit) / resident
+        kept = (-math.expm1(-evicted) / evicted) ** 2 * read / (1 - (1 - read) * math.exp(-evicted))
+        low, high = (hit, high) if kept > hit else (low, hit)
+    return low
+
+
+def missing_shares(resident: float, nodes: int, epochs: int | None) -> Iterator[tuple[int, float]]:
+    """Yield numbers of epochs, and the mean share of their reads that miss the page cache, from the first epoch on.
+
+    Without a number of epochs, only the share after many of them. In epoch k, a node has read 1 - (1 - 1/nodes)^(k - 1)
+    of the store.
+    """
+    least, unread, left = 1 - hit_rate(resident, nodes), 1 - 1 / nodes, epochs or 0
+    part, missed = max(1, nodes // 20), 1.0
+    while left and missed > max(least, _SETTLED):
+        count = min(part, left)
+        mean = missed * (1 - unread**count) * nodes / count
+        yield count, max(least, mean)
+        left, missed = left - count, missed * unread**count
+    if left or epochs is None:
+        yield left or 1, least

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 from storebench.analysis.labels import number, size
 from storebench.analysis.limits import BUSY_FRAC, Demand, Node, limits
-from storebench.analysis.plan.cache import missing_shares
 from storebench.analysis.plan.errors import PredictionKind, read_errors
 from storebench.analysis.plan.measured import (
     REQUEST_BYTES,
@@ -16,10 +15,11 @@ from storebench.analysis.plan.measured import (
     Measurements,
     Wanted,
     asked_place,
+    missing_shares,
+    requests_in_flight,
     stored_bytes,
 )
 from storebench.analysis.plan.outcome import FASTER, HOUR, Asked, StorePlan, Target
-from storebench.analysis.remote import requests_in_flight
 from storebench.analysis.summary import CellSummary
 from storebench.settings.words import CacheState, Limit
 

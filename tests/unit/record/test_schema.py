@@ -81,12 +81,6 @@ def test_records_come_back_in_the_order_in_which_they_were_appended(tmp_path: Pa
     assert read_records(tmp_path / RECORDS_NAME) == records
 
 
-def test_a_json_array_as_printed_reads_the_same(tmp_path: Path) -> None:
-    path = tmp_path / "records.json"
-    path.write_text(json.dumps([record_to_dict(make(number)) for number in range(2)], indent=2))
-    assert read_records(path) == [make(0), make(1)]
-
-
 @given(cut=st.integers(min_value=1))
 def test_a_last_line_cut_anywhere_is_dropped_and_the_next_record_is_whole(
     tmp_path_factory: pytest.TempPathFactory, cut: int

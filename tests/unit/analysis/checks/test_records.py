@@ -10,11 +10,9 @@ import pandas as pd
 import pytest
 
 from storebench.analysis.checks.findings import Rule
-from storebench.analysis.checks.steps import figures
-from storebench.record.lines import RECORDS_NAME, STEPS_DIR, append_records, read_records
+from storebench.record.lines import RECORDS_NAME, append_records, read_records
 from storebench.record.schema import (
     CacheVerdict,
-    Conditions,
     Counters,
     Percentiles,
     Record,
@@ -26,7 +24,6 @@ from tests.support.planted import (
     ENVIRONMENT,
     make_record,
     paper_records,
-    steps_table,
     with_job,
     write_run,
 )
@@ -48,19 +45,9 @@ PLANTED: dict[str, tuple[Rule, str, Callable[[Record], Record]]] = {
     "time that nothing explains": (
         Rule.ARITHMETIC, "overhead_s", lambda r: dataclasses.replace(r, overhead_s=0.5),
     ),
-    "a fraction from other figures": (
-        Rule.STEPS, "data_wait_frac", lambda r: dataclasses.replace(r, data_wait_frac=0.9),
-    ),
     "other percentiles": (
         Rule.STEPS, "data_wait_ns",
         lambda r: dataclasses.replace(r, data_wait_ns=Percentiles(p50=5, p95=4, p99=6, max=7)),
-    ),
-    "nominal bytes per second": (
-        Rule.STEPS, "payload_bytes_per_s",
-        lambda r: dataclasses.replace(r, payload_bytes_per_s=r.payload_bytes_per_s * 1.5),
-    ),
-    "an epoch shorter than its steps": (
-        Rule.STEPS, "epoch_s", lambda r: dataclasses.replace(r, epoch_s=r.timed_s / 2),
     ),
     "a sample served twice": (
         Rule.COVERAGE, "coverage", lambda r: part(r, "coverage", unique=r.samples - 1, duplicates=1),
@@ -159,7 +146,7 @@ def test_a_limited_cell_with_more_resident_than_its_limit_is_found(
 
 @pytest.mark.parametrize(
     ("rounds", "null_ms", "found"),
-    [(1, 29, 1), (1, 27, 0), (5, 16.8, 1), (5, 15.5, 0)],
+    [(4, 29, 0), (5, 16.8, 1), (5, 15.5, 0)],
 )
 def test_a_rate_above_the_compute_ceiling_by_more_than_noise_is_found(
     tmp_path: Path, rounds: int, null_ms: float, found: int
@@ -330,47 +317,3 @@ def test_a_device_that_served_a_full_data_store_is_found(tmp_path: Path) -> None
         for n, r in enumerate((record, read))
     ]
     assert found == [[], ["device_read_bytes"]]
-
-
-SMALL, LARGE = (20.0, 100_000), (800.0, 4_000_000)
-"""Milliseconds to decode a batch, and its bytes."""
-
-
-@pytest.mark.parametrize(
-    ("workers", "first", "second", "valid"),
-    [
-        (2, [SMALL] * 8, [LARGE] * 8, True),  # all the large files are in one pass
-        (2, [SMALL] * 8, [(0.05, 100_000)] * 8, False),
-        (8, [(20.0, 100_000)] * 8, [(0.6, 100_000)] * 8, True),  # four workers per core
-    ],
-)
-def test_a_pass_that_is_quicker_per_batch_and_per_byte_shows_kept_pixels(
-    tmp_path: Path,
-    workers: int,
-    first: list[tuple[float, int]],
-    second: list[tuple[float, int]],
-    valid: bool,
-) -> None:
-    record = make_record(
-        "png",
-        cache="warm",
-        steps=16,
-        passes=2,
-        workers=workers,
-        wait_ms=9000,
-        fetch_ms=1,
-        decode_ms=1,
-        compute_ms=1,
-    )
-    record = dataclasses.replace(record, conditions=Conditions(wall_s=60.0, cores=2))
-    table = steps_table(record)
-    batches = [*first, *second]
-    table["decode_ns"] = [round(decode_ms * 1e6) for decode_ms, _ in batches]
-    table["payload_bytes"] = [nbytes for _, nbytes in batches]
-    columns = {str(name): column.to_numpy() for name, column in table.items()}
-    run = write_run(tmp_path / "run", [])
-    table.to_parquet(run / STEPS_DIR / "0.parquet")
-    record = figures(dataclasses.replace(record, steps_file=f"{STEPS_DIR}/0.parquet"), columns)
-    append_records(run, [record])
-    kept = [finding for finding in validate(run) if "keeps decoded pixels" in finding.message]
-    assert (kept == []) is valid

@@ -16,16 +16,6 @@ from tests.support.planted import make_record, write_run
 Cli = Callable[..., CompletedProcess[str]]
 
 
-@pytest.mark.parametrize("content", [None, b"not parquet"])
-def test_a_step_file_that_is_missing_or_broken_is_found(tmp_path: Path, content: bytes | None) -> None:
-    run = write_run(
-        tmp_path / "run", [dataclasses.replace(make_record("lmdb"), steps_file="steps/0.parquet")]
-    )
-    if content:
-        (run / "steps" / "0.parquet").write_bytes(content)
-    assert [finding.kind for finding in validate(run)] == [Rule.STEPS]
-
-
 def test_the_same_replicate_twice_is_found(tmp_path: Path) -> None:
     (found,) = validate(write_run(tmp_path / "run", [make_record("lmdb"), make_record("lmdb")]))
     assert "twice" in found.message
