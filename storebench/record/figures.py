@@ -132,9 +132,8 @@ def steady_portion(
         fits = "the store fits into the limit: nothing has to be read twice"
         return fits if curve.at_ns else curve.reason or "residency was not sampled"
     fills = max(curve.resident_frac) * store_bytes >= FILLED_FRAC * memory_bytes
-    first, why = (
-        (0, "the cache had filled in an earlier epoch") if epoch else _first_full(timed, curve, fills=fills)
-    )
+    # Later epochs begin with the cache that an earlier one filled.
+    first = 0 if epoch else _first_full(timed, curve, fills=fills)
     if first >= steps:
         return "the cache had not filled before the last step began: use more steps or epochs"
     points = residency_points(table, curve, count)
@@ -154,23 +153,17 @@ def steady_portion(
         first_step=int(part["step"][0]),
         steps=len(part["step"]),
         edge_steps=edge_steps,
-        reason=why,
         **portion_sums(part, edge_steps),
     )
 
 
-def _first_full(timed: StepTable, curve: ResidencyCurve, *, fills: bool) -> tuple[int, str]:
-    """Return the number of timed steps of a first epoch that precede a full cache, and the words for what ends them."""
+def _first_full(timed: StepTable, curve: ResidencyCurve, *, fills: bool) -> int:
+    """Return the number of timed steps of a first epoch that precede a full cache, or a tenth if it does not fill."""
     if not fills:
-        first = int(np.ceil(STEADY_AFTER_FRAC * len(timed["step"])))
-        return (
-            first,
-            f"this reader does not fill the cache: all but the first {STEADY_AFTER_FRAC:.0%} of the steps",
-        )
+        return int(np.ceil(STEADY_AFTER_FRAC * len(timed["step"])))
     resident = np.asarray(curve.resident_frac, np.float64)
     filled = int(np.argmax(resident >= STEADY_FRAC * resident.max()))
-    first = int(np.searchsorted(timed["start_ns"], curve.at_ns[filled]))
-    return first, f"from the moment at which {resident[filled]:.1%} of the store was resident"
+    return int(np.searchsorted(timed["start_ns"], curve.at_ns[filled]))
 
 
 def _still_filling(

@@ -438,7 +438,6 @@ class Portion:
     edge_steps: int = 0
     """Steps at either end that `drift` leaves out, because a reader that is told the order of the epoch reads ahead in
     the first of them, and has nothing left to read in the last."""
-    reason: str = ""  # Why the portion begins there.
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -254,7 +254,6 @@ def portion_of(record: Record, *, share: float = 0.25, slower: float = 1.0, **ch
         "data_wait_s": part * record.data_wait_s + extra,
         "fetch_s": part * record.fetch_s + extra,
         "drift": 1.0,
-        "reason": "planted",
     }
     fields |= {name: part * getattr(record, name) for name in ("h2d_s", "compute_s", "decode_s", "prep_s")}
     return Portion(**(fields | {"handover_s": part * record.handover_s} | changes))
