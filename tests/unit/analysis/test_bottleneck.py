@@ -98,7 +98,7 @@ ARRIVING = 32 * 196_608 / 0.019
 def test_the_device_is_the_limit_where_it_delivers_nearly_all_it_can(
     backend: str, share: float, compute_ms: float, bound: Limit
 ) -> None:
-    rates = Ceilings(device_random_1_bytes_per_s=1.0, device_random_16_bytes_per_s=ARRIVING / share)
+    rates = Ceilings(device_best_bytes_per_s=ARRIVING / share)
     spans: dict[str, Any] = {
         "wait_ms": 20.0,
         "fetch_ms": 19.0,
@@ -169,7 +169,7 @@ def test_no_decoder_helps_where_an_emulated_device_is_used_up(requests_per_s: fl
         seconds=2.0,
     )
     spans: dict[str, Any] = {"wait_ms": 20, "compute_ms": 0, "fetch_ms": 5, "decode_ms": 15, "prep_ms": 0}
-    rates = Ceilings(device_random_16_bytes_per_s=1e12)
+    rates = Ceilings(device_best_bytes_per_s=1e12)
     cell = make_record("png", cache="cold", compute="none", ceilings=rates, **spans)
     (limit,) = limits_of(dataclasses.replace(cell, tier=tier)).values()
     assert limit.limit is bound
