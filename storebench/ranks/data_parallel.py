@@ -15,7 +15,7 @@ from torch import nn
 
 from storebench.settings.words import Compute, ComputeKind, Sync
 from storebench.training.models import ModelSpec, Network
-from storebench.training.steps import CpuStep, CudaStep, EmulatedStep, NoStep, Step, trained_on
+from storebench.training.steps import CpuStep, CudaStep, EmulatedStep, NoStep, Step
 
 
 class Exchange:
@@ -233,7 +233,8 @@ def make_rank_step(
         parameters = Network(spec, shape, classes).parameters() if spec else ()
         count = sum(parameter.numel() for parameter in parameters) or 1  # ranks also meet without a network
         return EmulatedRankStep(compute.milliseconds, count, sync, group)
-    spec, target = trained_on(spec, device)
+    assert spec is not None, "no cell computes without a model"
+    target = torch.device(device)
     kind = CudaRankStep if target.type == "cuda" else RankStep
     step = kind(spec, Network(spec, shape, classes), target)
     step.exchange_by(sync, group)

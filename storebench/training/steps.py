@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from storebench.errors import UsageError
 from storebench.loading.batch import LoadedBatch
 from storebench.settings.words import Compute, ComputeKind
 from storebench.training.ekf import Ekf
@@ -159,21 +158,11 @@ def make_step(
         return NoStep()
     if compute.kind is ComputeKind.EMULATED:
         return EmulatedStep(compute.milliseconds)
-    spec, target = trained_on(spec, device)
-    network = Network(spec, shape, classes)
+    assert spec is not None, "no cell computes without a model"
+    target, network = torch.device(device), Network(spec, shape, classes)
     if spec.optimizer != "sgd":
         return EkfStep(spec, network, target)
     return (CudaStep if target.type == "cuda" else CpuStep)(spec, network, target)
-
-
-def trained_on(spec: ModelSpec | None, device: str) -> tuple[ModelSpec, torch.device]:
-    """Return the model and the device of real training; refuse it without them."""
-    if spec is None:
-        raise UsageError("compute 'real' needs a model", hint="Pass --model, or --compute none.")
-    target = torch.device(device)
-    if target.type == "cuda" and not torch.cuda.is_available():
-        raise UsageError("there is no CUDA device here", hint="Pass --device cpu.")
-    return spec, target
 
 
 def warm_up(step: Step, shape: tuple[int, ...]) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from storebench.arrays import ImageShape
-from storebench.errors import UnknownNameError, UsageError
+from storebench.errors import UnknownNameError
 from storebench.loading.batch import LoadedBatch
 from storebench.settings.words import Compute
 from storebench.training.models import MODELS, ModelSpec, Network, get_model
@@ -94,11 +94,6 @@ def test_a_rehearsal_leaves_weights_gradients_and_losses_as_they_were() -> None:
     assert step.losses() == []
 
 
-def test_compute_without_a_network_or_a_device_is_refused() -> None:
-    with pytest.raises(UsageError, match="needs a model"):
-        make_step(Compute("real"), None, (1, 1, 1), 2, "cpu")
+def test_a_network_that_is_not_there_is_refused_with_the_next_name() -> None:
     with pytest.raises(UnknownNameError, match="Did you mean 'caffenet'"):
         get_model("cafenet")
-    if not torch.cuda.is_available():
-        with pytest.raises(UsageError, match="no CUDA device"):
-            make_step(Compute("real"), MODELS["tiny"], (28, 28, 1), 10, "cuda")
