@@ -138,7 +138,7 @@ def _pairs(step: Exchanging, group: Group, batch_size: int) -> list[tuple[float,
 def _timed_pairs(step: Exchanging, group: Group) -> list[tuple[float, float]]:
     first_s = sum(_pair(step, group, exchange_first=True))
     wanted = min(MOST_PAIRS, max(FEWEST_PAIRS, int(PAIRS_BUDGET_S / first_s)))
-    count = group.broadcast(wanted)
+    count = group.exchange(wanted)[0]
     return [_pair(step, group, exchange_first=number % 2 == 0) for number in range(count)]
 
 

@@ -44,10 +44,6 @@ class Group:
         """Return the values of all ranks, in their order, on every rank."""
         return [value]
 
-    def broadcast(self, value: T) -> T:
-        """Return the value of rank 0 on every rank."""
-        return value
-
     def close(self) -> None:
         """Leave the group when all ranks do."""
 
@@ -77,12 +73,6 @@ class TorchGroup(Group):
         with self.progress.waiting():
             self._dist.all_gather_object(places, value)
         return cast("list[T]", places)
-
-    def broadcast(self, value: T) -> T:
-        places = [value]
-        with self.progress.waiting():
-            self._dist.broadcast_object_list(places, src=0)
-        return places[0]
 
     def close(self) -> None:
         self.barrier()

@@ -18,6 +18,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
+
 from tests.support.quick_cli import Command, CommandServer
 
 SOURCE = Path(__file__).with_name("faults.c")
@@ -32,6 +34,7 @@ ORPHAN_S = 15.0
 """A process that outlives its command by more than this is an orphan."""
 
 HUNG_S = 180.0
+_TOKEN = "FAULTS_TOKEN"
 _CONTROL_BYTES = 4096
 _CONTROL = struct.Struct("<6q")  # struct control in faults.c
 
@@ -144,7 +147,7 @@ def run(
     server: CommandServer,
 ) -> Ending:
     """Run `command` in ``place.work`` and return how it ended, once all its processes have gone."""
-    token = f"FAULTS_TOKEN={uuid.uuid4().hex}"
+    token = uuid.uuid4().hex
     env = _environment(place, token)
     (place.folder / "control").write_bytes(bytes(_CONTROL_BYTES))
     (place.folder / "calls").write_bytes(b"")
@@ -157,9 +160,8 @@ def run(
     ):
         streams = out.fileno(), err.fileno()
         process = server.start(*command, cwd=place.work, env=env, streams=streams)
-        family = _Family(token=token)
-        code = _wait(process, control, family)
-        orphans = _end_orphans(family)
+        code = _wait(process, control, token)
+        orphans = _end_orphans(token)
         _, main, fired, down, *_ = _CONTROL.unpack_from(control)
     log = _read_log(place.folder / "calls")
     if fault is not None and fault.kind == "power" and fault.at > len(log.calls):
@@ -191,9 +193,8 @@ def _environment(place: Place, token: str) -> dict[str, str]:
     kept = {
         name: value for name, value in os.environ.items() if not name.startswith(("STOREBENCH_", "FAULTS_"))
     }
-    name, _, value = token.partition("=")
     return kept | {
-        name: value,
+        _TOKEN: token,
         "TMPDIR": str(place.temporary),
         "XDG_CACHE_HOME": str(place.cache),
         "MPLCONFIGDIR": str(place.cache / "matplotlib"),
@@ -207,32 +208,26 @@ def _mapped(path: Path) -> Iterator[mmap.mmap]:
         yield mapped
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Family:
-    """What the processes of a command have in common: a variable."""
-
-    token: str
-
-    def __iter__(self) -> Iterator[int]:
-        """Yield the processes that are there."""
-        wanted = self.token.encode()
-        for path in Path("/proc").glob("[0-9]*/environ"):
-            try:
-                if wanted in path.read_bytes():
-                    yield int(path.parent.name)
-            except OSError:
-                continue  # it has just ended, or is another user's
-
-    def kill(self) -> None:
-        """Kill them, and those that they start meanwhile."""
-        while family := list(self):
-            for pid in family:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.02)
+def _family(token: str) -> list[psutil.Process]:
+    """Return the processes of a command that are there: those that have its variable."""
+    family = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):  # it has just ended, or is another user's
+            if process.environ().get(_TOKEN) == token:
+                family.append(process)
+    return family
 
 
-def _wait(process: Command, control: mmap.mmap, family: _Family) -> int | None:
+def _kill(token: str) -> None:
+    """Kill the processes of a command, and those that they start meanwhile."""
+    while family := _family(token):
+        for process in family:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        time.sleep(0.02)
+
+
+def _wait(process: Command, control: mmap.mmap, token: str) -> int | None:
     """Wait for the end of a command; after a power cut end all of its processes, and a hanging one after a while."""
     deadline = time.monotonic() + HUNG_S
     while True:
@@ -244,28 +239,21 @@ def _wait(process: Command, control: mmap.mmap, family: _Family) -> int | None:
             if not down and not hung:
                 continue
         process.kill()
-        family.kill()
+        _kill(token)
         process.wait()
         return -signal.SIGKILL if down else None
 
 
-def _end_orphans(family: _Family) -> tuple[str, ...]:
+def _end_orphans(token: str) -> tuple[str, ...]:
     """Wait for the processes that a command has left to end by themselves; end the others and return their names."""
     deadline = time.monotonic() + ORPHAN_S
-    while left := list(family):
+    while left := _family(token):
         if time.monotonic() > deadline:
-            names = tuple(_command_line(pid) for pid in left)
-            family.kill()
+            names = tuple(str(process) for process in left)
+            _kill(token)
             return names
         time.sleep(0.05)
     return ()
-
-
-def _command_line(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-    except OSError:
-        return f"process {pid}"
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,10 @@ import psutil
 import pytest
 
 from storebench.record.lines import LOGS_DIR, read_records
-from storebench.record.schema import CacheVerdict, Cell, Record
+from storebench.record.schema import CacheVerdict, Record
 from storebench.run.launch import answer_of
 from storebench.run.resources import Surroundings
 from storebench.system.scratch import scratch_folder
-from storebench.worker.job import CellJob
-from tests.support.copies import RANKS, import_now, warm_cells
 from tests.support.harness_tools import (
     SMALL,
     Bench,
@@ -63,40 +61,10 @@ def only(records: list[Record]) -> Record:
     return record
 
 
-def two_ranks() -> Cell:
-    [cell] = scenario(
-        dataset="mnist", limit=16, synthetic=True, model="tiny", backends=["lmdb"], ranks=2
-    ).cells()
-    return cell
-
-
-def answer_in_copies(job: CellJob, folder: Path) -> dict[str, Any]:
-    """Return the answer of a job that is run by this process, in copies of it."""
-    import_now(RANKS)
-    with warm_cells():
-        return answer(job, folder)
-
-
-def answer(job: CellJob, folder: Path) -> dict[str, Any]:
-    """Return the answer of a job that is run by this process, in fresh interpreters."""
-    with scratch_folder("replicate") as scratch:
-        job = dataclasses.replace(job, out=scratch / "out.json", tables=scratch, timeout_s=60)
-        return answer_of(job, scratch, folder / "log", Surroundings())
-
-
 def test_a_job_of_two_ranks_is_one_record(here: Bench, tidy: None, tmp_path: Path) -> None:
     """Use fresh interpreters: the ranks of most other tests are copies of the process that started them."""
-    words = (
-        "lmdb",
-        *SMALL,
-        *TWO_RANKS,
-        "--stores",
-        here.stores,
-        "--out",
-        tmp_path / "run",
-        "--json",
-    )
-    with started(here, "run", *words) as process:
+    places = ("--stores", here.stores, "--out", tmp_path / "run")
+    with started(here, "run", "lmdb", *SMALL, *TWO_RANKS, *places, "--json") as process:
         _, error = process.communicate(timeout=120)
     assert process.returncode == 0, error
     record = only(read_records(tmp_path / "run"))
@@ -119,17 +87,8 @@ def test_the_cache_is_prepared_once_per_node_for_all_ranks(here: Bench, tidy: No
 
 def test_a_rank_that_is_killed_fails_its_cell_alone(here: Bench, tidy: None, tmp_path: Path) -> None:
     faulty = dataclasses.replace(here, env={**here.env, "PLANTED_RANK_FAULT": "1:kill"})
-    words = (
-        "planted:faulty-rank",
-        "null",
-        *SMALL,
-        *TWO_RANKS,
-        "--stores",
-        here.stores,
-        "--out",
-        tmp_path / "run",
-    )
-    done = faulty.cli("run", *words)
+    places = ("--stores", here.stores, "--out", tmp_path / "run")
+    done = faulty.cli("run", "planted:faulty-rank", "null", *SMALL, *TWO_RANKS, *places)
     assert done.returncode == 5
     by = {record.cell.backend.format: record for record in read_records(tmp_path / "run")}
     assert not by["null"].failed, by["null"].failure
@@ -147,8 +106,12 @@ def test_a_rank_that_hangs_is_named_by_the_scenarios_limit(here: Bench, tidy: No
 
 
 def test_a_rank_that_finds_no_store_is_named(bench: Bench, tmp_path: Path) -> None:
-    job = dataclasses.replace(cell_job(two_ranks(), bench.stores, tmp_path), store=tmp_path / "nothing")
-    failure = answer(job, tmp_path)["failure"]
+    small: dict[str, Any] = {"dataset": "mnist", "limit": 16, "synthetic": True, "model": "tiny", "ranks": 2}
+    [cell] = scenario(**small, backends=["lmdb"]).cells()
+    job = dataclasses.replace(cell_job(cell, bench.stores, tmp_path), store=tmp_path / "nothing")
+    with scratch_folder("replicate") as scratch:
+        job = dataclasses.replace(job, out=scratch / "out.json", tables=scratch, timeout_s=60)
+        failure = answer_of(job, scratch, tmp_path / "log", Surroundings())["failure"]
     assert failure.startswith("rank ")
     assert f" on node 0: {tmp_path / 'nothing'}: " in failure
 

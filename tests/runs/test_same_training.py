@@ -70,14 +70,8 @@ def train(dataset: str, bench: Bench, run: Path, workers: Sequence[int]) -> Trai
     return [(record, steps_of(record, run)["loss"].tobytes()) for record in records]
 
 
-@pytest.mark.parametrize(
-    "trained",
-    ["mnist", "imagenet"],
-    indirect=True,
-)
-def test_losses_are_bit_identical_from_every_backend(
-    trained: Trained,
-) -> None:
+@pytest.mark.parametrize("trained", ["mnist", "imagenet"], indirect=True)
+def test_losses_are_bit_identical_from_every_backend(trained: Trained) -> None:
     workers = {one.cell.workers for one, _ in trained}
     assert {(one.cell.backend.name, one.cell.workers) for one, _ in trained} == set(
         itertools.product(SIX, workers)
