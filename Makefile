@@ -18,11 +18,10 @@ export STOREBENCH_RUNS := $(RUNS)
 PAPER_DATASETS := mnist cifar10
 PER_FORMAT := --cache warm --max-steps 50
 
-bench = $(BIN)/storebench bench scenarios/$(1).toml --out $(RUNS)/$(NOW)-$(1) $(3) && \
-  $(BIN)/storebench report $(RUNS)/$(NOW)-$(1) --out $(2)
+bench = $(BIN)/storebench bench scenarios/$(1).toml --out $(RUNS)/$(NOW)-$(1) --report $(2)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-peers data bench-all bench-paper bench-gpu bench-profile bench-png bench-hdf5 bench-memory bench-leveldb bench-lmdb bench-ci \
+.PHONY: help setup setup-peers data bench-all bench-paper bench-gpu bench-profile bench-audit bench-png bench-hdf5 bench-memory bench-leveldb bench-lmdb bench-ci \
         reference plan-error docs site test test-full test-faults mutants lint clean distclean
 
 help: ## List the targets
@@ -57,7 +56,7 @@ data: setup ## Find the datasets, or download them; synthetic stand-ins replace 
 	$(BIN)/storebench data list
 
 bench-all: data ## Train and load from every store, cold, in memory and larger than memory, and report (10 minutes on 2 cores)
-	$(call bench,answer,$(REPORT),--budget "$(BUDGET)")
+	$(call bench,answer,$(REPORT)) --budget "$(BUDGET)"
 
 bench-paper: data ## The whole matrix of the paper, cold and warm, for those who have the time (about 50 minutes on 2 cores)
 	$(call bench,paper,$(REPORT))
@@ -72,6 +71,9 @@ bench-%: setup ## Run scenarios/NAME.toml and report on it ('storebench scenario
 
 bench-profile: setup ## Plant a limit into 35 training loops: is it named, and is the gain of removing it predicted? (2 minutes)
 	$(BIN)/python -m benchmarks.profile_cases
+
+bench-audit: setup ## Audit loaders with a planted fault, and sound ones: which faults are named, who is accused
+	$(BIN)/python -W ignore -m benchmarks.audit_cases
 
 bench-png: BACKENDS := png
 bench-hdf5: BACKENDS := hdf5

@@ -16,9 +16,17 @@ from storebench.cli.options import (
     RunFolderOption,
     StoresOption,
     require_devices,
+    require_writable,
     timeout_option,
 )
-from storebench.cli.run import begun, continued, executed, finish, new_run_folder
+from storebench.cli.run import (
+    begun,
+    continued,
+    executed,
+    finish,
+    new_run_folder,
+    reported_after_interrupt,
+)
 from storebench.cli.watcher import StderrWatcher, print_plan
 from storebench.errors import UsageError
 from storebench.units import number_of, parse_duration
@@ -100,6 +108,10 @@ def bench(
             help="With --resume: also repeat failed replicates; new records replace the failed ones.",
         ),
     ] = False,
+    report: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Write the report there at the end, and after an interrupt."),
+    ] = None,
     dry_run: DryRunOption = False,
     as_json: RecordsAsJsonOption = False,
 ) -> None:
@@ -131,6 +143,8 @@ def bench(
         folder = out or new_run_folder(loaded.name)
         place = stores or (stores_of(folder) if resume else None) or stores_dir()
         writes_into(folder)
+        if report is not None:
+            require_writable(report, "--report")
         node_options = {"nodes": nodes, "rendezvous": rendezvous, "node": node}
         node_words = [
             word
@@ -143,6 +157,7 @@ def bench(
             "--retry-failed needs --resume": retry_failed and not resume,
             "--nodes is not for --against": is_side and node_words,
             "--timeout is not for --against": is_side and timeout,
+            "--report is not for --against": is_side and report,
             "a comparison with a revision cannot be resumed": is_side and resume,
             "--rendezvous and --node need --nodes": node_words and nodes is None,
         }
@@ -206,12 +221,15 @@ def bench(
             limits: dict[str, Any] = {"timeout_s": timeout_s, "stall_s": loaded.stall_s}
             limits |= {} if budget is None else {"budget": budget}
             limited = dataclasses.replace(run, scenario=run.scenario.model_copy(update=limits))
-            results = executed(limited, place, address, drop_caches=drop_caches, retry_failed=retry_failed)
+            with reported_after_interrupt(folder, report):
+                results = executed(
+                    limited, place, address, drop_caches=drop_caches, retry_failed=retry_failed
+                )
         again = resume_command(folder, retry_failed=True)
         late = any(ran_out_of_time(record.failure or "") for record, _ in results.records)
         more = "; --timeout SECONDS gives them more time" if late else ""
         hint = f"Once fixed, '{again}' runs the failed ones again{more}."
-        finish(folder, results, as_json=as_json, hint=hint)
+        finish(folder, results, as_json=as_json, report=report, hint=hint)
 
 
 def _chosen(scenario: "Scenario", only: list[str]) -> list["Cell"]:

@@ -286,7 +286,7 @@ def executed(
 
 @contextlib.contextmanager
 def continued_by(folder: Path) -> Iterator[None]:
-    """After an interrupt, say which command continues a run, and which one draws its rounds."""
+    """After an interrupt, say which command continues a run."""
     from storebench.record.lines import RUN_NAME
     from storebench.run.about import resume_command
 
@@ -295,10 +295,29 @@ def continued_by(folder: Path) -> Iterator[None]:
     except KeyboardInterrupt:
         if (folder / RUN_NAME).is_file():
             with contextlib.suppress(OSError):  # the terminal has gone
-                say(
-                    f"{folder}: '{resume_command(folder)}' continues this run, 'storebench report' draws its rounds"
-                )
+                say(f"{folder}: '{resume_command(folder)}' continues this run")
         raise
+
+
+@contextlib.contextmanager
+def reported_after_interrupt(folder: Path, report: Path | None) -> Iterator[None]:
+    """Write the report of an interrupted run, if it has records."""
+    from storebench.analysis.checks.records import read_results
+    from storebench.record.lines import RECORDS_NAME
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        if report is not None and (folder / RECORDS_NAME).is_file():
+            write_page(read_results(folder / RECORDS_NAME, allow_invalid=True), report)
+        raise
+
+
+def write_page(results: "Results", report: Path) -> None:
+    from storebench.report.build import write_content
+    from storebench.report.content import content_of
+
+    say(f"page: {write_content(content_of(results), report)[0]}")
 
 
 def finish(
@@ -308,6 +327,7 @@ def finish(
     as_json: bool,
     stores: Path | None = None,
     named: Sequence[Accelerator] = (),
+    report: Path | None = None,
     hint: str | None = None,
 ) -> None:
     """Print what a finished run says, and end with the exit code of its records."""
@@ -320,8 +340,10 @@ def finish(
         put_json([record_to_dict(record) for record in records])
     else:
         print_summary(results, named, stores)
-    draws = f"'storebench report {shlex.quote(str(folder))} --out report' draws them"
-    say(f"{folder}: {number_of(len(records), 'record')}; {draws}")
+    draws = f"; 'storebench report {shlex.quote(str(folder))} --out report' draws them"
+    say(f"{folder}: {number_of(len(records), 'record')}{draws * (report is None)}")
+    if report is not None:
+        write_page(results, report)
     failed = failures(records)
     if failed:
         raise errors.CellFailedError(

@@ -37,15 +37,16 @@ def rounds(run: Path) -> Counter[int | None]:
 def test_cells_of_the_highest_number_end_first_and_the_answer_has_five_rounds(
     bench: Bench, tmp_path: Path
 ) -> None:
-    scenario, run = tmp_path / "budget.toml", tmp_path / "run"
+    scenario, run, report = tmp_path / "budget.toml", tmp_path / "run", tmp_path / "report"
     scenario.write_text(CELLS)
     words = ("bench", scenario, "--stores", bench.stores, "--out", run)
-    done = bench.cli(*words, "--budget", "1 s")
+    done = bench.cli(*words, "--budget", "1 s", "--report", report)
     assert done.returncode == 0, done.stderr
     assert "round 2 of 6: " in done.stderr
     assert rounds(run) == {320: 10, 256: 2, 192: 2}
-    assert "Undecided for want of time, 1 s" in done.stdout
-    assert "INCOMPLETE" not in done.stdout
+    page = (report / "report.md").read_text()
+    assert "Undecided for want of time, 1 s" in page
+    assert "INCOMPLETE" not in page
     again = bench.cli(*words, "--resume")
     assert again.returncode == 0, again.stderr
     assert rounds(run) == {320: 10, 256: 2, 192: 2}
@@ -64,14 +65,15 @@ def test_a_budget_that_is_not_used_up_changes_nothing(bench: Bench, tmp_path: Pa
 
 
 def test_an_interrupted_run_reports_on_what_it_has(bench: Bench, tmp_path: Path) -> None:
-    scenario, run = tmp_path / "budget.toml", tmp_path / "run"
+    scenario, run, report = tmp_path / "budget.toml", tmp_path / "run", tmp_path / "report"
     scenario.write_text(CELLS.replace("replicates = 6", "replicates = 900"))
-    words = ("bench", scenario, "--stores", bench.stores, "--out", run, "--json")
+    words = ("bench", scenario, "--stores", bench.stores, "--out", run, "--report", report, "--json")
     with started(bench, *words) as process:
         wait_for(lambda: (run / RECORDS_NAME).is_file() and rounds(run).total() > len(CELLS.split("[[")))
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
-    assert "INCOMPLETE" in bench.cli("report", run, "--out", tmp_path / "report").stdout
+    assert (report / "report.html").is_file()
+    assert "INCOMPLETE" in (report / "report.md").read_text()
     done = bench.cli(*words, "--resume", "--budget", "1 s")
     assert len(json.loads(done.stdout)) == rounds(run).total()
-    assert "Undecided for want of time, 1 s" in bench.cli("report", run, "--out", tmp_path / "report").stdout
+    assert "Undecided for want of time, 1 s" in (report / "report.md").read_text()
