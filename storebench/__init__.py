@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from storebench.analysis.runs import compare, load_results, load_steps
+    from storebench.auditing.audit import audit
     from storebench.formats.registry import open_reader
     from storebench.loading.torch_dataset import StoreDataset
     from storebench.loading.torch_loader import Loader
@@ -27,6 +28,7 @@ __all__ = [
     "Loader",
     "StoreDataset",
     "__version__",
+    "audit",
     "compare",
     "load_results",
     "load_steps",
@@ -48,6 +50,7 @@ __all__ = [
 _HOMES = {
     "Loader": "storebench.loading.torch_loader",
     "StoreDataset": "storebench.loading.torch_dataset",
+    "audit": "storebench.auditing.audit",
     "compare": "storebench.analysis.runs",
     "load_results": "storebench.analysis.runs",
     "load_steps": "storebench.analysis.runs",

@@ -1,4 +1,4 @@
-"""Types of the arrays and shapes that several rooms name."""
+"""Types of the arrays and shapes that several rooms name, and how random an order is."""
 
 import numpy as np
 import numpy.typing as npt
@@ -23,3 +23,12 @@ ImageShape = tuple[int, int, int]
 
 # Width and height of an image file, in pixels.
 ImageSize = tuple[int, int]
+
+
+def randomness(order: Indices) -> tuple[float, float]:
+    """Return the mean displacement of an order over that of a uniform shuffle, and the share of neighbours kept."""
+    count = len(order)
+    uniform = (count * count - 1) / (3 * count)
+    displacement = float(np.abs(order - np.arange(count)).mean()) / uniform if count > 1 else 1.0
+    neighbours = float((np.diff(order) == 1).mean()) if count > 1 else 0.0
+    return displacement, neighbours

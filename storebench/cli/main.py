@@ -14,7 +14,7 @@ from storebench.cli.common import STORES_ENV, GroupedCommand, OneLineGroup, exit
 from storebench.cli.listing import accelerators, data, doctor, formats
 from storebench.cli.place import place
 from storebench.cli.planning import plan
-from storebench.cli.profile import profile
+from storebench.cli.profile import audit, profile
 from storebench.cli.results import check, export, report, trace, validate
 from storebench.cli.run import run
 from storebench.cli.stores import convert, inspect, verify
@@ -81,7 +81,8 @@ _VERBS: tuple[Callable[..., None], ...] = (
 for verb in _VERBS:
     app.command(verb.__name__, cls=GroupedCommand if verb in (run, bench) else None)(verb)
 # Everything after the script's name is the script's own.
-app.command("profile", context_settings={"allow_interspersed_args": False})(profile)
+for verb in (profile, audit):
+    app.command(verb.__name__, context_settings={"allow_interspersed_args": False})(verb)
 app.add_typer(data, name="data")
 app.add_typer(place, name="place")
 

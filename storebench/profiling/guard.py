@@ -1,4 +1,4 @@
-"""Keep failures of the profiler out of the user's program."""
+"""Keep failures of the profiler and the audit out of the user's program."""
 
 import contextlib
 import functools
@@ -22,7 +22,7 @@ def say(text: str) -> None:
 
 
 class Guard:
-    """Attempts work of the profiler: the first failure is told, and nothing more is attempted."""
+    """Attempts work of its own: the first failure is told, and nothing more is attempted."""
 
     has_failed = False
 
@@ -35,7 +35,7 @@ class Guard:
             if traceback.extract_tb(error.__traceback__)[-1].filename.endswith("signal_handling.py"):
                 raise  # by torch's handler of signals, as a worker has died: an error of the user's program
             self.has_failed = True
-            say(f"storebench profile: stopped; your program goes on. {unexpected_line(error)}")
+            say(f"storebench: no longer watching; your program goes on. {unexpected_line(error)}")
             return None
 
 

@@ -25,7 +25,9 @@ LIBRARIES = (
     *{sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")},
 )
 _NOT_DATA = ("/dev/", "/proc/", "/sys/", *LIBRARIES)
-PROFILER = os.path.dirname(__file__)  # noqa: PTH120
+# The folders of what watches a program: the profiler and the audit.
+_HERE = os.path.dirname(__file__)  # noqa: PTH120
+WATCHERS = (_HERE, os.path.join(os.path.dirname(_HERE), "auditing"))  # noqa: PTH118, PTH120
 
 
 class CodeLine(NamedTuple):
@@ -83,10 +85,10 @@ class StackSampler:
     def _see_line(self) -> None:
         """Count the innermost line outside libraries, or of all if the batch is made in libraries only."""
         innermost = sys._current_frames().get(self._thread_id)  # noqa: SLF001 - documented, in spite of its name
-        if innermost is None or innermost.f_code.co_filename.startswith(PROFILER):
+        if innermost is None or innermost.f_code.co_filename.startswith(WATCHERS):
             return
         frames = itertools.takewhile(
-            lambda frame: not frame.f_code.co_filename.startswith(PROFILER),
+            lambda frame: not frame.f_code.co_filename.startswith(WATCHERS),
             (frame for frame, _ in traceback.walk_stack(innermost)),
         )
         frame = next((frame for frame in frames if is_users(frame)), innermost)
@@ -103,5 +105,5 @@ class StackSampler:
 
 
 def is_users(frame: types.FrameType) -> bool:
-    """Whether a frame is outside of the libraries and the profiler."""
-    return not frame.f_code.co_filename.startswith((PROFILER, *LIBRARIES))
+    """Whether a frame is outside of the libraries, the profiler and the audit."""
+    return not frame.f_code.co_filename.startswith((*WATCHERS, *LIBRARIES))

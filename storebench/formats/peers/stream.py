@@ -10,7 +10,7 @@ from typing import IO, Any, TypeVar
 
 import numpy as np
 
-from storebench.arrays import Indices
+from storebench.arrays import Indices, randomness
 from storebench.formats.common import load_integers, save_array
 from storebench.formats.options import Options, integer
 from storebench.formats.peers.rows import Row, RowsReader, required
@@ -40,15 +40,6 @@ class ShardsWriter(LibraryWriter):
     def _finish(self) -> None:
         super()._finish()
         save_array(self.folder / SHARDS_FILE, np.asarray(self.sizes, np.int64))
-
-
-def randomness(order: Indices) -> tuple[float, float]:
-    """Return the mean displacement of an order over that of a uniform shuffle, and the share of neighbours kept."""
-    count = len(order)
-    uniform = (count * count - 1) / (3 * count)
-    displacement = float(np.abs(order - np.arange(count)).mean()) / uniform if count > 1 else 1.0
-    neighbours = float((np.diff(order) == 1).mean()) if count > 1 else 0.0
-    return displacement, neighbours
 
 
 @dataclass(frozen=True, kw_only=True)

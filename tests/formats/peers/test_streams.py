@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from storebench.arrays import randomness
 from storebench.formats.base import Indices, Reader
-from storebench.formats.peers.stream import StreamOptions, randomness
+from storebench.formats.peers.stream import StreamOptions
 from storebench.formats.registry import BUILTIN, get_format
 from storebench.testing.stores import COUNT, SmallStore, build_small_store, read_pixels
 

@@ -1,0 +1,346 @@
+"""Loaders with a planted fault, and sound ones, that the audit is held against."""
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import (
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    Subset,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+    default_collate,
+    get_worker_info,
+    random_split,
+)
+
+import storebench
+import storebench.auditing.torch_hooks
+from storebench.auditing.audit_report import AuditReport, report_of
+from storebench.auditing.checks import FaultKind, Served
+from storebench.auditing.watching import watch
+
+COUNT, CLASSES, BATCH = 600, 20, 32
+Make = Callable[[], AuditReport]
+
+
+class Images(Dataset[tuple[torch.Tensor, int]]):
+    """Images of class folders: all of one class, then all of the next."""
+
+    def __init__(self, count: int = COUNT, first: int = 0) -> None:
+        self.count, self.first = count, first
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        if not 0 <= index < self.count:
+            raise IndexError(index)
+        number = self.first + index
+        return torch.full((3, 8, 8), number, dtype=torch.int32), number * CLASSES // COUNT
+
+
+class Noisy(Images):
+    """Images whose augmentation takes its random numbers of `draw`."""
+
+    def __init__(self, draw: Callable[[], float]) -> None:
+        super().__init__()
+        self.draw = draw
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        image, label = super().__getitem__(index)
+        return image + self.draw(), label
+
+
+class OwnGenerator(Images):
+    """Images that are augmented with a generator of their own, which each worker gets a copy of."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.rng: Any = np.random.default_rng(0) if kind == "numpy" else random.Random(0)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        image, label = super().__getitem__(index)
+        return image + self.rng.random(), label
+
+
+class Holes(Images):
+    """Images of which some cannot be read, which the dataset hides by None."""
+
+    def __getitem__(self, index: int) -> Any:
+        return None if index % 50 == 7 else super().__getitem__(index)
+
+
+class LabelsByPosition(Images):
+    """Images whose labels come from another iterator, which goes on in its own order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.labels = 0
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        self.labels += 1
+        return super().__getitem__(index)[0], self.labels * 7 % CLASSES
+
+
+class Stream(IterableDataset[Any]):
+    """A stream over images: split by worker or not, with a shuffle buffer of some samples."""
+
+    def __init__(
+        self,
+        *,
+        splits: bool = True,
+        buffer: int = 0,
+        keys: bool = False,
+        hides: int = 0,
+        noise: bool = False,
+        repeats: int = 1,
+        rank: tuple[int, int] = (0, 1),
+    ) -> None:
+        self.splits, self.buffer, self.keys, self.hides = splits, buffer, keys, hides
+        self.noise, self.repeats, self.rank, self.images = noise, repeats, rank, Images()
+
+    def __len__(self) -> int:
+        return len(self.images) // self.rank[1]
+
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        worker, workers = (info.id, info.num_workers) if info and self.splits else (0, 1)
+        rank, ranks = self.rank
+        mine = list(range(COUNT))[rank::ranks][worker::workers]
+        if self.hides:
+            mine = [index for index in mine if index % self.hides]
+        generator = random.Random(int(torch.randint(2**60, ())))
+        buffered: list[int] = []
+        for index in mine * self.repeats:
+            buffered.append(index)
+            if len(buffered) > self.buffer:
+                yield self._sample(buffered.pop(generator.randrange(len(buffered))))
+        generator.shuffle(buffered)
+        yield from map(self._sample, buffered)
+
+    def _sample(self, index: int) -> Any:
+        image, label = self.images[index]
+        if self.noise:
+            image = image + random.random()
+        return {"__key__": f"{index:06d}", "image": image, "label": label} if self.keys else (image, label)
+
+
+class FixedOrder(Sampler[int]):
+    """Draws a given order, the same in every epoch."""
+
+    def __init__(self, order: list[int]) -> None:
+        self.order = order
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.order)
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+
+class ReusedMemory:
+    """A loader that puts each batch into the same memory."""
+
+    def __init__(self, *, copies: bool = False) -> None:
+        self.copies = copies
+
+    def __iter__(self) -> Iterator[Any]:
+        out = torch.empty((BATCH, 3, 8, 8), dtype=torch.int32)
+        for start in np.random.default_rng().permutation(COUNT // BATCH) * BATCH:
+            for row in range(BATCH):
+                out[row] = int(start) + row
+            yield (out.clone() if self.copies else out), list(range(BATCH))
+
+
+class Resumable:
+    """A loader over numbers with a state; `slip` is by how many batches a resume misses its place."""
+
+    def __init__(self, *, slip: int = 0, reshuffles: bool = False) -> None:
+        self.slip, self.reshuffles, self.seed, self.start, self.place = slip, reshuffles, 0, 0, 0
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        generator = torch.Generator().manual_seed(self.seed)
+        order = torch.randperm(COUNT, generator=generator).split(BATCH)
+        if self.reshuffles and self.start:
+            order = order[: self.start] + order[self.start :][::-1]
+        start, self.start = self.start, 0
+        for self.place in range(start, len(order)):
+            yield order[self.place][:, None]
+        self.seed += 1
+
+    def state_dict(self) -> dict[str, int]:
+        return {"seed": self.seed, "place": self.place + 1}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.seed, self.start = state["seed"], state["place"] + self.slip
+
+
+def _without_none(samples: list[Any]) -> Any:
+    return default_collate([sample for sample in samples if sample is not None])
+
+
+def _seed_numpy(_worker: int) -> None:
+    np.random.seed(42)  # noqa: NPY002 - as people do
+
+
+def _seed_random(_worker: int) -> None:
+    random.seed(0)
+
+
+def audited(
+    loader: Any, *, before_epoch: Callable[[], object] = lambda: None, steps: int | None = None
+) -> AuditReport:
+    """Audit two epochs of a loop as those of a script are audited."""
+    with watch.watching(None) as logs:
+        for _ in range(2):
+            before_epoch()
+            for step, _batch in enumerate(loader, start=1):
+                if step == steps:
+                    break
+    return report_of(Served(logs))
+
+
+def with_length(dataset: Any) -> AuditReport:
+    """Audit a loader whose length its program asks for."""
+    loader = load(dataset)
+    len(loader)
+    return storebench.audit(loader)
+
+
+def load(dataset: Any, **options: Any) -> DataLoader[Any]:
+    return DataLoader(dataset, **{"batch_size": BATCH, "num_workers": 0, **options})
+
+
+def of(dataset: Any, **options: Any) -> Make:
+    return lambda: storebench.audit(load(dataset, **options))
+
+
+def weighted() -> WeightedRandomSampler:
+    return WeightedRandomSampler([1.0 + index % 3 for index in range(COUNT)], COUNT)
+
+
+HALVES = random_split(Images(), [0.5, 0.5], generator=torch.Generator().manual_seed(0))
+OVERLAPPING = Subset(Images(), range(400)), Subset(Images(), range(390, COUNT))
+
+FAULTY: dict[str, tuple[FaultKind, Make]] = {
+    "a stream that every worker repeats": (FaultKind.WORKERS_REPEAT, of(Stream(splits=False), num_workers=2)),
+    "with keys, four workers": (FaultKind.WORKERS_REPEAT, of(Stream(splits=False, keys=True), num_workers=4)),
+    "in persistent workers": (
+        FaultKind.WORKERS_REPEAT,
+        of(Stream(splits=False), num_workers=2, persistent_workers=True),
+    ),
+    "a stream that goes round twice": (FaultKind.REPEATED, of(Stream(repeats=2))),
+    "that goes round twice, in workers": (
+        FaultKind.REPEATED,
+        of(Stream(repeats=2, keys=True), num_workers=2),
+    ),
+    "drop_last without a shuffle": (FaultKind.NEVER_SERVED, of(Images(), drop_last=True)),
+    "drop_last in workers": (FaultKind.NEVER_SERVED, of(Images(), drop_last=True, num_workers=2)),
+    "a limit without a shuffle": (FaultKind.NEVER_SERVED, lambda: audited(load(Images()), steps=5)),
+    "a limit of a stream": (FaultKind.NEVER_SERVED, lambda: audited(load(Stream()), steps=5)),
+    "samples of None": (FaultKind.DROPPED, of(Holes(), shuffle=True, collate_fn=_without_none)),
+    "samples of None, in workers": (
+        FaultKind.DROPPED,
+        of(Holes(), shuffle=True, collate_fn=_without_none, num_workers=2),
+    ),
+    "a stream that passes over errors": (FaultKind.DROPPED, lambda: with_length(Stream(hides=50))),
+    "a generator that is seeded in each epoch": (
+        FaultKind.SAME_ORDER,
+        lambda: audited(load(Images(), shuffle=True), before_epoch=lambda: torch.manual_seed(0)),
+    ),
+    "seeded in each epoch, workers": (
+        FaultKind.SAME_ORDER,
+        lambda: audited(
+            load(Images(), shuffle=True, num_workers=2), before_epoch=lambda: torch.manual_seed(0)
+        ),
+    ),
+    "a buffer smaller than a class": (FaultKind.CLUSTERED, of(Stream(buffer=10))),
+    "a small buffer in workers": (FaultKind.CLUSTERED, of(Stream(buffer=5, keys=True), num_workers=2)),
+    "numpy seeded alike in workers": (
+        FaultKind.EQUAL_RANDOM,
+        of(Noisy(np.random.rand), shuffle=True, num_workers=2, worker_init_fn=_seed_numpy),
+    ),
+    "Python's random seeded alike": (
+        FaultKind.EQUAL_RANDOM,
+        of(Noisy(random.random), shuffle=True, num_workers=3, worker_init_fn=_seed_random),
+    ),
+    "a generator of the dataset": (
+        FaultKind.EQUAL_RANDOM,
+        of(OwnGenerator("numpy"), shuffle=True, num_workers=2),
+    ),
+    "a Python generator of the dataset": (
+        FaultKind.EQUAL_RANDOM,
+        of(OwnGenerator("random"), shuffle=True, num_workers=2),
+    ),
+    "one worker, the same numbers in each epoch": (
+        FaultKind.REPEATED_RANDOM,
+        of(OwnGenerator("numpy"), shuffle=True, num_workers=1),
+    ),
+    "numpy seeded in each epoch": (
+        FaultKind.REPEATED_RANDOM,
+        lambda: audited(load(Noisy(np.random.rand), shuffle=True), before_epoch=lambda: _seed_numpy(0)),
+    ),
+    "memory that is used again": (FaultKind.OVERWRITTEN, lambda: storebench.audit(ReusedMemory())),
+    "labels by position": (FaultKind.LABELS_CHANGE, of(LabelsByPosition(), shuffle=True)),
+    "labels by position, in workers": (
+        FaultKind.LABELS_CHANGE,
+        of(LabelsByPosition(), shuffle=True, num_workers=2),
+    ),
+    "a resume that repeats a batch": (FaultKind.RESUME, lambda: storebench.audit(Resumable(slip=-1))),
+    "a resume that skips a batch": (FaultKind.RESUME, lambda: storebench.audit(Resumable(slip=1))),
+    "a resume in another order": (FaultKind.RESUME, lambda: storebench.audit(Resumable(reshuffles=True))),
+    "training images in the validation": (
+        FaultKind.OVERLAP,
+        lambda: storebench.audit(load(OVERLAPPING[0], shuffle=True), against=load(OVERLAPPING[1])),
+    ),
+}
+
+SOUND: dict[str, Make] = {
+    "a shuffle": of(Images(), shuffle=True),
+    "in two workers": of(Images(), shuffle=True, num_workers=2),
+    "in four persistent workers": of(Images(), shuffle=True, num_workers=4, persistent_workers=True),
+    "in stored order": of(Images()),
+    "drop_last and a shuffle": of(Images(), shuffle=True, drop_last=True),
+    "weights, with replacement": of(Images(), sampler=weighted()),
+    "a random sampler with replacement": of(Images(), sampler=RandomSampler(Images(), replacement=True)),
+    "a subset at random": of(Images(), sampler=SubsetRandomSampler(range(0, COUNT, 2))),
+    "a part of it": of(Subset(Images(), range(100)), shuffle=True),
+    "two datasets in one": of(ConcatDataset([Images(300), Images(300, 300)]), shuffle=True, num_workers=2),
+    "a curriculum": of(Images(), sampler=FixedOrder(sorted(range(COUNT), key=lambda index: index % 37))),
+    "of single images": of(Images(), shuffle=True, batch_size=1),
+    "numpy's random numbers in workers": of(Noisy(np.random.rand), shuffle=True, num_workers=2),
+    "in spawned workers": of(Images(), shuffle=True, num_workers=2, multiprocessing_context="spawn"),
+    "a stream split by worker": of(Stream(), num_workers=2),
+    "a stream with a large buffer": of(Stream(buffer=COUNT)),
+    "a stream with keys and noise": of(Stream(keys=True, noise=True, buffer=COUNT), num_workers=2),
+    "a loader that copies its batches": lambda: storebench.audit(ReusedMemory(copies=True)),
+    "a resume in its place": lambda: storebench.audit(Resumable()),
+    "two halves": lambda: storebench.audit(load(HALVES[0], shuffle=True), against=load(HALVES[1])),
+}
+
+
+def main() -> int:
+    """Print one row per case; the exit code is 1 if a fault was not named, or a sound loader accused."""
+    rows = [(name, {kind}, make()) for name, (kind, make) in FAULTY.items()]
+    rows += [(name, set(), make()) for name, make in SOUND.items()]
+    wrong = 0
+    print("| loader | planted | found |")
+    print("|---|---|---|")
+    for name, planted, report in rows:
+        found = {fault.kind for fault in report.faults}
+        wrong += found != planted
+        print(f"| {name} | {', '.join(planted) or 'nothing'} | {', '.join(found) or 'nothing'} |")
+    print(f"\n{len(FAULTY)} faulty and {len(SOUND)} sound loaders, {wrong} judged wrong")
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,137 @@
+"""The audit of loaders: planted faults are named, and sound loaders are not accused."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+import storebench
+from benchmarks.audit_cases import FAULTY, SOUND, Images, Make, Stream, load
+from storebench.auditing.checks import FaultKind
+
+SCRIPT = """
+import sys
+from torch.utils.data import DataLoader
+from benchmarks.audit_cases import Images, Stream
+data = Stream(splits=False) if "faulty" in sys.argv else Stream(noise=True) if "hidden" in sys.argv else Images()
+for epoch in range(0 if "none" in sys.argv else 2):
+    for batch in DataLoader(data, 32, num_workers=2 if "faulty" in sys.argv else 0):
+        pass
+print("the script's own words")
+if "fails" in sys.argv:
+    raise SystemExit(7)
+"""
+
+
+def _first_of_each_kind() -> Iterator[Any]:
+    """Yield all planted faults; those of a kind that another one has run in full only."""
+    seen = set[FaultKind]()
+    for name, (kind, make) in FAULTY.items():
+        yield pytest.param(kind, make, id=name, marks=[pytest.mark.full] if kind in seen else [])
+        seen.add(kind)
+
+
+@pytest.mark.parametrize(("kind", "make"), list(_first_of_each_kind()))
+def test_a_planted_fault_is_named_and_no_other(kind: FaultKind, make: Make) -> None:
+    report = make()
+    assert [fault.kind for fault in report.faults] == [kind]
+    assert report.exit_code == 1
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(make, id=name, marks=[pytest.mark.full] if "spawned" in name or "four" in name else [])
+        for name, make in SOUND.items()
+    ],
+)
+def test_a_sound_loader_is_not_accused(make: Make) -> None:
+    report = make()
+    assert (report.faults, report.doubts, report.exit_code) == ((), (), 0)
+
+
+@pytest.mark.parametrize(
+    ("word", "code"), [("sound", 0), ("faulty", 1), ("hidden", 4), ("none", 4), ("fails", 7)]
+)
+def test_a_script_keeps_its_words_and_gets_the_exit_code_of_the_audit(
+    tmp_path: Path, word: str, code: int
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    command = [sys.executable, "-m", "storebench", "audit", "--out", str(tmp_path / "out"), str(script), word]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=_environment())
+    assert (done.stdout, done.returncode) == ("the script's own words\n", code), done.stderr
+    if word != "none":
+        (report,) = json.loads((tmp_path / "out" / "audit.json").read_text())
+        assert report["name"].startswith("train.py:7, ")
+        assert bool(report["faults"]) == (word == "faulty")
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+
+
+def test_a_key_tells_who_augmented_samples_are() -> None:
+    class Named(Stream):
+        def _sample(self, index: int) -> Any:
+            return super()._sample(index), index  # noised
+
+    hidden = storebench.audit(load(Stream(noise=True)))
+    assert (hidden.faults, hidden.exit_code) == ((), 4)
+    assert storebench.audit(load(Named(noise=True), num_workers=2), key=1).exit_code == 0
+    repeated = storebench.audit(
+        load(Named(noise=True, splits=False), num_workers=2), key=lambda sample: sample[1]
+    )
+    assert [fault.kind for fault in repeated.faults] == [FaultKind.WORKERS_REPEAT]
+
+
+def test_the_loop_gets_the_batches_and_errors_of_its_loader() -> None:
+    class Failing(Images):
+        def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+            if index == 100:
+                raise OSError("no such image")
+            return super().__getitem__(index)
+
+    for workers in (0, 2):
+        with pytest.raises(OSError, match="no such image"):
+            storebench.audit(load(Failing(), num_workers=workers))
+
+
+def test_only_methods_that_the_loop_calls_are_called() -> None:
+    class Careful(Dataset[Any]):
+        def __len__(self) -> int:
+            return 64
+
+        def __getitem__(self, index: int) -> Any:
+            return Untouchable()
+
+    class Untouchable:
+        def __getattr__(self, name: str) -> Any:
+            raise AssertionError(name)
+
+        __len__ = __iter__ = __eq__ = __repr__ = __getattr__  # type: ignore[assignment]
+        __hash__ = None  # type: ignore[assignment]
+
+    report = storebench.audit(DataLoader(Careful(), 8, collate_fn=len, shuffle=True))
+    assert report.exit_code == 0, str(report)
+
+
+def test_examples_name_keys_or_indices() -> None:
+    (fault,) = storebench.audit(load(Stream(splits=False, keys=True, hides=2), num_workers=2)).faults
+    assert fault.kind is FaultKind.WORKERS_REPEAT
+    (fault,) = storebench.audit(load(TensorDataset(torch.arange(70)), drop_last=True)).faults
+    assert "(64, 65, 66, ...)" in fault.text
+
+
+def test_loaders_of_libraries_are_audited_by_the_rows_of_their_batches() -> None:
+    batches = [{"x": torch.arange(start, start + 4)[:, None], "label": torch.zeros(4)} for start in (0, 4, 4)]
+    (fault,) = storebench.audit(batches).faults
+    assert fault.kind is FaultKind.REPEATED
+    assert storebench.audit(batches[:2]).exit_code == 0
