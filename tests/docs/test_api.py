@@ -1,8 +1,9 @@
-"""The examples of the Python API run: in a folder with a store, and the reference results beside it."""
+"""The site has every page and every public name, whose examples run beside a store and the reference results."""
 
 import contextlib
 import doctest
 import inspect
+import re
 
 import pytest
 
@@ -11,7 +12,19 @@ from tests.docs.doc_files import ROOT
 from tests.docs.sandbox import Sandbox
 
 
-@pytest.mark.parametrize("name", [name for name in storebench.__all__ if name != "__version__"])
+NAMES = [name for name in storebench.__all__ if name != "__version__"]
+
+
+def test_the_site_has_every_page_and_every_name() -> None:
+    pages = {path.stem for path in (ROOT / "docs").glob("*.md")} - {"index"}
+    assert pages <= set((ROOT / "docs" / "index.md").read_text().split())
+    shown = re.findall(
+        r"^\.\. auto(?:class|function):: (\w+)", (ROOT / "docs" / "api.rst").read_text(), re.MULTILINE
+    )
+    assert sorted(shown) == sorted(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_every_name_has_an_example_that_runs(name: str, sandbox: Sandbox) -> None:
     results = sandbox.root / "results"
     if not results.exists():
