@@ -11,7 +11,6 @@ import storebench
 from tests.docs.doc_files import ROOT
 from tests.docs.sandbox import Sandbox
 
-
 NAMES = [name for name in storebench.__all__ if name != "__version__"]
 
 
