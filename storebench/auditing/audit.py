@@ -135,7 +135,8 @@ def _resumed(
 
 
 def _compared(before: Integers, rest: Integers, got: Integers) -> Iterator[Fault]:
-    repeats, skips = len(np.intersect1d(before, got)), len(np.setdiff1d(rest, got))
+    repeats = len(np.intersect1d(before, np.setdiff1d(got, rest)))  # not those that were drawn twice
+    skips = len(np.setdiff1d(rest, got))
     if repeats or skips:
         text = f"a resume in the middle of an epoch repeats {samples(repeats)} and skips {samples(skips)}"
     elif not np.array_equal(rest, got):

@@ -1,11 +1,15 @@
 """A DataLoader over a store whose workers hand batches over without copying them: `storebench.Loader`."""
 
+import base64
+import collections
 import contextlib
+import functools
 import itertools
 import multiprocessing
 import os
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing import util as process_util
 from multiprocessing.context import BaseContext
@@ -73,6 +77,17 @@ class _Prepare:
         )
         if self.init is not None:
             self.init(worker)
+
+
+@dataclass(kw_only=True)
+class _Progress:
+    """How far an epoch has been served, and the random state that its order is drawn from."""
+
+    epoch: int
+    batches: int = 0  # served
+    begun: bool = False  # nothing more is drawn for its workers
+    random: torch.Tensor | None = None  # state of the order's generator before the order is drawn
+    ended: bool = False
 
 
 class Loader(torch_data.DataLoader[Any]):
@@ -188,19 +203,119 @@ class Loader(torch_data.DataLoader[Any]):
         self._collates = collate_fn is not None
         self._pins = pin_memory and torch.cuda.is_available()
         self._kept: _Opened | None = None
+        self._progress: _Progress | None = None  # of the epoch that was begun last
+        self._resumed: _Progress | None = None  # of the epoch that comes next, if a state was loaded
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the place in the epoch that was begun last, for `load_state_dict`.
+
+        Batches that workers have made ahead do not count. After its last batch was asked for, an epoch has ended, and
+        the place is the beginning of the next. The state is plain data of at most 5 KB, for `torch.save` or JSON.
+        """
+        progress = self._resumed or self._progress
+        if progress is None or progress.ended:
+            progress = self._next()
+        drawn = None if progress.random is None else zlib.compress(progress.random.numpy().tobytes())
+        return {
+            "epoch": progress.epoch,
+            "place": progress.batches,
+            "begun": progress.begun,
+            "random": None if drawn is None else base64.b64encode(drawn).decode(),
+            **self._identity(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let the next epoch be the rest of the one that `state` was taken in; the epochs after it follow as ever.
+
+        All ranks may load the state of one. A sampler's `set_epoch` is called. The number and kind of workers may
+        differ. Random transforms draw anew, and an order without a generator of its own leaves torch's as it is.
+
+        Raises
+        ------
+        ValueError
+            It is no state, or one of a loader with other samples, batches, sampler, ranks or seed.
+        """
+        for name, value in self._identity().items():
+            if name not in state:
+                raise ValueError(f"not the state of a storebench.Loader: it has no {name!r}")
+            if state[name] != value:
+                raise ValueError(
+                    f"the state is of a loader with {name}={state[name]!r}, and this one has {name}={value!r}: "
+                    "make it as the one that was saved"
+                )
+        epoch, batches, drawn = state["epoch"], state["place"], None
+        if state["random"] is not None:
+            content = zlib.decompress(base64.b64decode(state["random"]))
+            drawn = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+        self._resumed = _Progress(epoch=epoch, batches=batches, begun=state["begun"], random=drawn)
+        if batches and hasattr(self._drawing, "set_epoch"):
+            self._drawing.set_epoch(epoch)
+
+    @property
+    def _drawing(self) -> Any:
+        """The sampler that draws the order."""
+        return getattr(self.batch_sampler, "sampler", self.batch_sampler)
+
+    @property
+    def _drawn_from(self) -> torch.Generator | None:
+        """The order's own generator; None if it has none, or draws from torch's."""
+        own = getattr(self._drawing, "generator", None)
+        return own if isinstance(own, torch.Generator) else None
+
+    def _identity(self) -> dict[str, Any]:
+        """Return the facts that decide what an epoch's batches are."""
+        own, seed = self._drawn_from, getattr(self._drawing, "seed", None)
+        return {
+            "samples": len(self.dataset),  # type: ignore[arg-type]  # a store has a length, and so have its subsets
+            "batch_size": getattr(self.batch_sampler, "batch_size", None),
+            "drop_last": getattr(self.batch_sampler, "drop_last", None),
+            "sampler": type(self._drawing).__name__,
+            "ranks": getattr(self._drawing, "num_replicas", 1),
+            "seed": own.initial_seed() if own is not None else seed if isinstance(seed, int) else None,
+        }
+
+    def _next(self) -> _Progress:
+        own = self._drawn_from
+        return _Progress(
+            epoch=0 if self._progress is None else self._progress.epoch + 1,
+            begun=self._kept is not None and self.num_workers > 0,
+            random=None if own is None else own.get_state(),
+        )
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch's iterator has more, which is private
         batches = iter(cast("Iterable[Sequence[int]]", self.batch_sampler))
         if self._kept is not None and self._kept.process != os.getpid():
             OPENED_BEFORE_A_FORK.append(self._kept)
             self._kept = None
-        seed = 0
-        if self._kept is None or not self.num_workers:
-            # The DataLoader draws it here, too, and before its sampler draws anything.
-            seed = int(torch.empty((), dtype=torch.int64).random_(generator=self.generator).item())
-        return self._serve(batches, seed)
+        resumed, progress = self._resumed, self._resumed or self._next()
+        epoch = progress.epoch
+        if hasattr(self._drawing, "set_epoch"):
+            epoch = getattr(self._drawing, "epoch", epoch)
+        if progress.batches and epoch != progress.epoch:
+            raise ValueError(
+                f"the state is of epoch {progress.epoch}, and the sampler's is {epoch}: go on with set_epoch({progress.epoch})"
+            )
+        progress.epoch = epoch
+        self._progress, self._resumed = progress, None
+        goes_on = resumed is not None and progress.begun
+        is_drawn = goes_on and (progress.batches > 0 or progress.random is not None)
+        generator, seed = self._drawn_from or torch.default_generator, 0
+        with torch.random.fork_rng([], enabled=goes_on):
+            if resumed is not None and resumed.random is not None:
+                generator.set_state(resumed.random)
+            if not progress.begun or self._kept is None:
+                # The DataLoader draws it here, too, and before its sampler draws anything.
+                seed = int(torch.empty((), dtype=torch.int64).random_(generator=self.generator).item())
+            if is_drawn:
+                if progress.random is not None:
+                    generator.set_state(progress.random)
+                collections.deque(itertools.islice(batches, progress.batches), 0)
+                batches = itertools.chain(list(itertools.islice(batches, 1)), batches)
+        return self._serve(batches, seed, progress, is_drawn=is_drawn)
 
-    def _serve(self, batches: Iterator[Sequence[int]], seed: int) -> Iterator[Any]:
+    def _serve(
+        self, batches: Iterator[Sequence[int]], seed: int, progress: _Progress, *, is_drawn: bool
+    ) -> Iterator[Any]:
         keeps = self.persistent_workers or not self.num_workers
         count = _PLANNED * max(1, self.num_workers)
         opened = self._kept
@@ -211,12 +326,23 @@ class Loader(torch_data.DataLoader[Any]):
                 self._kept = opened if keeps else None
             if (places := self._places) is not None:
                 batches = ([places[index] for index in batch] for batch in batches)
+            if not is_drawn:
+                progress.random, progress.begun = self._random(), True
+            given = functools.partial(self._given, progress)
             while plan := [self._store.checked(batch) for batch in itertools.islice(batches, count)]:
-                yield from map(self._given, opened.loader.epoch(EpochPlan(epoch=0, batches=plan)))
+                yield from map(given, opened.loader.epoch(EpochPlan(epoch=0, batches=plan)))
+            progress.ended = True
         finally:
             if opened is not None and (opened.loader.lost or opened is not self._kept):
                 self._kept = None
                 opened.close()
+
+    def _random(self) -> torch.Tensor | None:
+        """Return the state of the generator that the order is drawn from next; None if nothing is drawn from torch's."""
+        own, without = self._drawn_from, (torch_data.SequentialSampler, torch_data.DistributedSampler)
+        if own is None and isinstance(self._drawing, without):
+            return None
+        return (own or torch.default_generator).get_state()
 
     def _loader(self, seed: int) -> LaneLoader:
         dataset = self._store
@@ -234,9 +360,12 @@ class Loader(torch_data.DataLoader[Any]):
             loader.context = self.multiprocessing_context or multiprocessing.get_context()
         return loader
 
-    def _given(self, batch: LoadedBatch) -> Any:
+    def _given(self, progress: _Progress, batch: LoadedBatch) -> Any:
         given = batch.pixels if self._collates else [batch.pixels, torch.from_numpy(batch.labels)]
-        return torch_pinning.pin_memory(given) if self._pins else given  # type: ignore[no-untyped-call]
+        if self._pins:
+            given = torch_pinning.pin_memory(given)  # type: ignore[no-untyped-call]
+        progress.batches += 1
+        return given
 
 
 class _Opened:

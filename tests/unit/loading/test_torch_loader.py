@@ -1,6 +1,7 @@
 """The loader for training scripts: the DataLoader's batches, kept ones, errors, refusals, and what is left behind."""
 
 import gc
+import json
 import multiprocessing
 import os
 import random
@@ -19,6 +20,7 @@ from torch.utils.data import (
     BatchSampler,
     DataLoader,
     DistributedSampler,
+    RandomSampler,
     SequentialSampler,
     Subset,
     WeightedRandomSampler,
@@ -27,7 +29,8 @@ from torch.utils.data import (
     random_split,
 )
 
-from storebench import Loader, StoreDataset
+from storebench import Loader, StoreDataset, audit
+from storebench.auditing.checks import FaultKind
 from storebench.errors import CellFailedError
 from storebench.testing.stores import COUNT
 from tests.support.loading_tools import StoreOf
@@ -332,6 +335,155 @@ class TestLeaving:
             os._exit(0 if len(others) == 2 and not workers & others else 1)
         assert os.waitpid(child, 0)[1] == 0
         assert {worker for worker, _ in loader} == workers
+
+
+RESUMED: dict[str, Callable[[StoreDataset], dict[str, Any]]] = {
+    "in order": lambda dataset: {},
+    "shuffled": lambda dataset: {"shuffle": True},
+    "seeded": lambda dataset: {"shuffle": True, "generator": seeded()},
+    "drop_last": lambda dataset: {"shuffle": True, "generator": seeded(), "drop_last": True},
+    "subset": lambda dataset: {
+        "dataset": Subset(dataset, range(5, 60)),
+        "shuffle": True,
+        "generator": seeded(),
+    },
+    "one of three ranks": lambda dataset: {"sampler": DistributedSampler(dataset, 3, 1, seed=5)},
+    "its own generator": lambda dataset: {
+        "sampler": WeightedRandomSampler([1.0] * COUNT, COUNT, generator=seeded()),
+        "generator": torch.Generator().manual_seed(9),
+    },
+    "with replacement": lambda dataset: {
+        "sampler": RandomSampler(dataset, replacement=True, num_samples=200, generator=seeded())
+    },
+    "batches": lambda dataset: {"batch_sampler": BatchSampler(RandomSampler(dataset), 4, drop_last=True)},
+}
+
+
+class TestResume:
+    @staticmethod
+    def make(name: str, dataset: StoreDataset, **settings: Any) -> Loader:
+        chosen = RESUMED[name](dataset)
+        if "batch_sampler" not in chosen:
+            chosen["batch_size"] = 4
+        return Loader(**{"dataset": dataset, **settings, **chosen})
+
+    @staticmethod
+    def epochs(loader: Loader, numbers: range) -> Iterator[list[list[int]]]:
+        """Yield who the samples of each epoch's batches are."""
+        for number in numbers:
+            if isinstance(loader.sampler, DistributedSampler):
+                loader.sampler.set_epoch(number)
+            yield list(map(trained, loader))
+
+    @pytest.mark.thinned
+    @pytest.mark.parametrize(
+        "settings",
+        [
+            {"workers": 0},
+            {"workers": 2},
+            {"workers": 2, "persistent_workers": True},
+            {"workers": 2, "kind": "threads"},
+            {"workers": 1, "kind": "threads", "persistent_workers": True},
+        ],
+        ids=str,
+    )
+    @pytest.mark.parametrize("name", RESUMED)
+    def test_goes_on_with_the_rest_and_the_next_epochs(
+        self, name: str, settings: dict[str, Any], dataset: StoreDataset
+    ) -> None:
+        torch.manual_seed(3)
+        loader = self.make(name, dataset, **settings)
+        right = list(self.epochs(loader, range(3)))
+        count = len(right[1])
+        # Before all, in the middle of an epoch, between two, and after a last batch.
+        for epoch, place in [(0, 0), (0, 3), (1, 0), (1, count // 2), (1, count)]:
+            torch.manual_seed(3)
+            stopped = self.make(name, dataset, **settings)
+            list(self.epochs(stopped, range(epoch)))
+            if isinstance(stopped.sampler, DistributedSampler):
+                stopped.sampler.set_epoch(epoch)
+            batches = iter(stopped) if place else iter(())
+            assert [trained(next(batches)) for _ in range(place)] == right[epoch][:place]
+            state, random_state = json.loads(json.dumps(stopped.state_dict())), torch.get_rng_state()
+            del batches, stopped
+            assert (state["epoch"], state["place"]) == (epoch, place)
+            torch.manual_seed(0)  # as another program begins
+            resumed = self.make(name, dataset, **settings)
+            resumed.load_state_dict(state)
+            assert resumed.state_dict() == state
+            torch.set_rng_state(random_state)
+            rest = list(self.epochs(resumed, range(epoch, 3)))
+            assert rest == [right[epoch][place:], *right[epoch + 1 :]], (epoch, place)
+            assert resumed.state_dict()["epoch"] == 3
+
+    @pytest.mark.parametrize("name", RESUMED)
+    def test_is_sound_by_the_audit(self, name: str, dataset: StoreDataset) -> None:
+        for kind, workers in (("ring", 0), ("ring", 3), ("threads", 2)):
+            report = audit(self.make(name, dataset, kind=kind, workers=workers))
+            assert not any(fault.kind is FaultKind.RESUME for fault in report.faults)
+            assert ("resume", "goes on with the right samples, in their order") in report.rows
+
+    def test_has_a_small_state_that_other_workers_and_all_ranks_load(self, dataset: StoreDataset) -> None:
+        def rank(number: int, workers: int, epoch: int = 2) -> Loader:
+            sampler: Any = DistributedSampler(dataset, 3, number)
+            sampler.set_epoch(epoch)
+            return Loader(dataset, 4, workers, sampler=sampler)
+
+        first = rank(0, 2)
+        next(iter(first))
+        state = first.state_dict()
+        assert len(json.dumps(state)) < 200
+        for number in range(3):
+            resumed = rank(number, 0, epoch=0)
+            resumed.load_state_dict(state)
+            assert list(map(trained, resumed)) == list(map(trained, rank(number, 0)))[1:]
+        shuffled = Loader(dataset, 4, shuffle=True)
+        next(iter(shuffled))
+        assert len(json.dumps(shuffled.state_dict())) < 5000
+
+    def test_another_loaders_state_is_refused(self, dataset: StoreDataset) -> None:
+        def make(**settings: Any) -> Loader:
+            usual: dict[str, Any] = {"dataset": dataset, "batch_size": 4, "generator": seeded()}
+            usual["shuffle"] = None if "sampler" in settings else True
+            return Loader(**{**usual, **settings})
+
+        state = make().state_dict()
+        ranks = make(sampler=DistributedSampler(dataset, 3, 0))
+        for name, other in {
+            "samples": make(dataset=Subset(dataset, range(9))),
+            "batch_size": make(batch_size=8),
+            "drop_last": make(drop_last=True),
+            "seed": make(generator=torch.Generator().manual_seed(8)),
+            "sampler": make(shuffle=False),
+        }.items():
+            with pytest.raises(ValueError, match=f"{name}=.* this one has {name}=") as caught:
+                other.load_state_dict(state)
+            assert "\n" not in str(caught.value)
+        with pytest.raises(ValueError, match="ranks=3, and this one has ranks=2"):
+            make(sampler=DistributedSampler(dataset, 2, 0)).load_state_dict(ranks.state_dict())
+        with pytest.raises(ValueError, match="not the state of"):
+            make().load_state_dict({"epoch": 1})
+
+    def test_in_another_epoch_than_the_samplers_is_refused(self, dataset: StoreDataset) -> None:
+        def make() -> Loader:
+            sampler: Any = DistributedSampler(dataset, 3, 1)
+            return Loader(dataset, 4, sampler=sampler)
+
+        stopped, resumed = make(), make()
+        assert isinstance(stopped.sampler, DistributedSampler)
+        assert isinstance(resumed.sampler, DistributedSampler)
+        stopped.sampler.set_epoch(2)
+        next(iter(stopped))
+        resumed.load_state_dict(stopped.state_dict())
+        resumed.sampler.set_epoch(0)
+        with pytest.raises(ValueError, match=r"epoch 2, .* 0: go on with set_epoch\(2\)"):
+            list(resumed)
+
+
+def trained(batch: Any) -> list[int]:
+    """Return who the samples of a batch are, and draw from torch's generator as a training step does."""
+    torch.rand(1)
+    return [hash(image.numpy().tobytes()) for image in batch[0]]
 
 
 def begin(loader: Loader, interrupted_after_s: float) -> None:
