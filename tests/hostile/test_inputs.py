@@ -179,10 +179,3 @@ def test_no_room_for_a_batch_in_shared_memory_is_one_line(commands: CommandServe
     assert done.returncode == 5, done.stderr
     assert "/dev/shm: no shared memory for a batch of 192 KiB: File too large" in done.stderr
     assert "ring and threads do without it" in done.stderr
-
-
-def test_a_scenario_of_ten_million_cells_is_refused_at_once(limited: Limited, tmp_path: Path) -> None:
-    axes = f"workers = {[0] * 1000}\nbatch_size = {[1] * 10_000}"
-    text = f'name = "wide"\n[[matrix]]\ndataset = "mnist"\nlimit = 64\nbackends = ["lmdb"]\n{axes}\n'
-    (tmp_path / "s.toml").write_text(text, encoding="utf-8")
-    assert "the axes make 10,000,000 cells" in refusal(limited("bench", "s.toml", "--dry-run"), 2)

@@ -126,7 +126,7 @@ def modified(folder: Path) -> dict[Path, int]:
 
 
 def test_the_tests_run_the_wheel_and_not_the_checkout(installed: Environment, tmp_path: Path) -> None:
-    code = "import storebench, storebench.cli.main; print(storebench.__file__, storebench.__version__)"
-    file, version = output_of([str(installed.python), "-c", code], cwd=tmp_path).split()
+    code = "import storebench, storebench.cli.main; print(storebench.__file__); print(storebench.__version__)"
+    file, version = output_of([str(installed.python), "-c", code], cwd=tmp_path).splitlines()
     assert Path(file).parent == installed.site_packages / "storebench"
     assert version == __version__

@@ -10,6 +10,7 @@ import pytest
 SMALL = ("--rounds", "2", "--seconds", "0.01")
 CIFAR = ("--dataset", "cifar10", "--size", "640")
 SCRIPTS = {
+    "audit_cases": (),
     "counters": ("--size", "500", "--replicates", "1"),
     "direct": ("--quick", "--only", "5"),
     "growth": ("--sizes", "64", "128", "--backends", "lmdb"),

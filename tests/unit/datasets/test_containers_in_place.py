@@ -135,7 +135,7 @@ def test_shards_are_measured_where_they_are_without_the_library_of_their_stream(
     text = WRITERS[kind](tmp_path / "data", SAMPLES * 4)
     done = fresh_cli("run", "--dataset", text, "--dry-run", env={"PYTHONPATH": str(tmp_path / "hidden")})
     assert done.returncode == 0, done.stderr
-    assert "from container, warm" in done.stdout.splitlines()[0]
+    assert "/container/warm/" in done.stdout.splitlines()[0]
 
 
 def with_links(path: Path) -> Path:
@@ -159,4 +159,4 @@ def test_samples_that_webdataset_passes_over_are_read_where_they_are(cli: Cli, t
     with pytest.raises(UsageError, match="no links in tar"):
         open_reader(store.path, "stream")
     done = cli("run", "--dataset", "a.tar", "--dry-run")
-    assert "from container, warm" in done.stdout.splitlines()[0], done.stderr
+    assert "/container/warm/" in done.stdout.splitlines()[0], done.stderr

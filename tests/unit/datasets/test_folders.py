@@ -139,7 +139,7 @@ def _fifo(path: Path) -> None:
     [
         (_cut, r"a/1\.jpg: a JPEG that is cut short"),
         (Path.unlink, r"a/1\.jpg: cannot be read"),
-        (_fifo, r"a/1\.jpg: a FIFO"),
+        (_fifo, r"a/1\.jpg: not a regular file"),
     ],
 )
 def test_an_image_that_cannot_be_read_is_named(
