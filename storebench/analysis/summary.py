@@ -172,7 +172,7 @@ class CellSummary:
 
     @functools.cached_property
     def counted(self) -> tuple[Sourced, ...]:
-        """The records whose figures hold for the requested cache state; those of a limited cell, of its steady steps."""
+        """The records whose figures hold for the requested cache state; a limited cell's are of its steady steps."""
         rows = (_of_steady_steps(row) if self._bounded(row) else row for row in self._last)
         return tuple(row for row in rows if row is not None)
 

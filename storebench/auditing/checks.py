@@ -339,7 +339,7 @@ def equal_random(served: Served) -> Iterator[Fault]:
     if names:
         yield Fault(
             FaultKind.REPEATED_RANDOM,
-            f"epochs 0 and 1 use the same random numbers: each sample is augmented as before ({', '.join(sorted(names))})",
+            f"epochs 0 and 1 use the same random numbers ({', '.join(sorted(names))}): augmentations repeat",
             "seed once, not per epoch; seed a dataset's own generator in worker_init_fn",
         )
 

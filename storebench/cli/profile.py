@@ -1,4 +1,4 @@
-"""``storebench profile`` and ``audit``: what limits the loop of a training script, and whether its samples are right."""
+"""``storebench profile`` and ``audit``: what limits the loop of a script, and whether its samples are right."""
 
 import importlib.util
 import json

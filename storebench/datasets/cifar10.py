@@ -83,7 +83,7 @@ class LayoutSource:
 
 
 def find(root: Path) -> LayoutSource | None:
-    """Return the first source of CIFAR-10 below the data folder `root`: binary before Python, folders before archives."""
+    """Return the first source of CIFAR-10 below a data folder: binary before Python, folders before archives."""
     sources = []
     parents = (root / "cifar10", root)
     for layout, (folder, *_) in _LAYOUTS.items():

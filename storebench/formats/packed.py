@@ -82,7 +82,7 @@ def map_packed(store: Path, manifest: Manifest) -> tuple[Pixels, int, Sequence[i
 
 
 def read_packed(store: Path, manifest: Manifest, content: Pixels) -> None:
-    """Read a whole store into memory: decoded pixels, uint8 [N, H, W, C], or the bytes of image files, uint8 [bytes]."""
+    """Read a whole store into memory: decoded pixels, uint8 [N, H, W, C], or image files, uint8 [bytes]."""
     _, start, bounds = map_packed(store, manifest)
     path = store / DATA_FILE
     with path.open("rb") as file:

@@ -293,7 +293,7 @@ class Loader(torch_data.DataLoader[Any]):
             epoch = getattr(self._drawing, "epoch", epoch)
         if progress.batches and epoch != progress.epoch:
             raise ValueError(
-                f"the state is of epoch {progress.epoch}, and the sampler's is {epoch}: go on with set_epoch({progress.epoch})"
+                f"the state is of epoch {progress.epoch}, the sampler's is {epoch}: call set_epoch({progress.epoch})"
             )
         progress.epoch = epoch
         self._progress, self._resumed = progress, None
@@ -338,7 +338,7 @@ class Loader(torch_data.DataLoader[Any]):
                 opened.close()
 
     def _random(self) -> torch.Tensor | None:
-        """Return the state of the generator that the order is drawn from next; None if nothing is drawn from torch's."""
+        """Return the state of torch's generator that the order is drawn from next; None if none is used."""
         own, without = self._drawn_from, (torch_data.SequentialSampler, torch_data.DistributedSampler)
         if own is None and isinstance(self._drawing, without):
             return None

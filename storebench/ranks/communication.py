@@ -93,7 +93,7 @@ PAIRS_BUDGET_S = 1.5
 
 
 def communication(step: Step, group: Group, batch_size: int) -> dict[str, Any]:
-    """Return the fields of `JobFacts` about the cost of communication on rank 0; every rank calls it at the same time."""
+    """Return the fields of `JobFacts` about the cost of communication on rank 0; every rank calls it at once."""
     barriers_s = []
     for _ in range(_UNTIMED + BARRIERS):
         start = time.perf_counter()

@@ -263,7 +263,7 @@ def test_cropped_mirrored_and_decoded_samples_are_proven(
 LIBRARY_FAULTS = {
     "windows at the left edge": ("memory:native", CUT, "(top * columns + left)", "(top * columns)"),
     "windows not mirrored": ("png", CUT, "mirrored = places[2]", "mirrored = 0"),
-    "one sample throughout": ("lmdb:direct", {}, "source + offsets[n], (size_t)size", "source + offsets[0], (size_t)size"),
+    "one sample throughout": ("lmdb:direct", {}, "source + offsets[n], (size_t)", "source + offsets[0], (size_t)"),
     "the last sample left out": ("lmdb:direct", {}, "n < count; n++, out += size", "n < count - 1; n++, out += size"),
 }  # fmt: skip
 

@@ -44,7 +44,7 @@ class LmdbSharedReader(SharedPixelsReader):
 
 
 def _fill(source: LmdbDirectReader, offsets: Offsets, content: Pixels) -> None:
-    """Read the whole store into memory: decoded pixels, uint8 [N, H, W, C], or image files as they are, uint8 [bytes]."""
+    """Read the whole store into memory: decoded pixels, uint8 [N, H, W, C], or image files, uint8 [bytes]."""
     count = source.manifest.count
     rows = max(1, (32 << 20) // source.manifest.dataset.image_bytes)
     batches = [np.arange(at, min(at + rows, count)) for at in range(0, count, rows)]
