@@ -293,7 +293,8 @@ class Loader(torch_data.DataLoader[Any]):
             epoch = getattr(self._drawing, "epoch", epoch)
         if progress.batches and epoch != progress.epoch:
             raise ValueError(
-                f"the state is of epoch {progress.epoch}, the sampler's is {epoch}: call set_epoch({progress.epoch})"
+                f"the state is of epoch {progress.epoch}, and the sampler's is {epoch}:"
+                f" go on with set_epoch({progress.epoch})"
             )
         progress.epoch = epoch
         self._progress, self._resumed = progress, None
