@@ -158,6 +158,10 @@ class Dataset(ABC):
         """Return the file of sample `index`, for messages; or which sample it is, where it has no file."""
         return f"sample {index} of {self.info.name}"
 
+    def name(self, index: int) -> str:
+        """Return the path of the file of sample `index` in its folder, or its key in a container; else its number."""
+        return str(index)
+
     def original(self, index: int) -> tuple[bytes, int]:
         """Return the bytes of the image file of sample `index`, unchanged, and its label."""
         raise NotImplementedError(f"{type(self).__name__} has no image files")

@@ -51,6 +51,9 @@ class ChosenSamples(Dataset):
         check_index(index, len(self))
         return self.source.original(self.place(index))
 
+    def name(self, index: int) -> str:
+        return self.source.name(self.place(index))
+
     def locate(self, index: int) -> str:
         return self.source.locate(self.place(index))
 

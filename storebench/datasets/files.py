@@ -126,6 +126,9 @@ class FileDataset(ImageFiles):
         )
         self.describe("folder", info, files.sizes, image_size, files.labels.tolist(), files.digest)
 
+    def name(self, index: int) -> str:
+        return self._found.paths[index]
+
     def locate(self, index: int) -> str:
         return str(self._found.root / self._found.paths[index])
 
@@ -158,6 +161,9 @@ class Originals(Dataset):
 
     def original(self, index: int) -> tuple[bytes, int]:
         return self.source.original(index)
+
+    def name(self, index: int) -> str:
+        return self.source.name(index)
 
     def locate(self, index: int) -> str:
         return self.source.locate(index)

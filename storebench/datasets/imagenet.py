@@ -1,6 +1,5 @@
 """ImageNet (ILSVRC2012): class folders, or the published archives, which are read without unpacking."""
 
-import itertools
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ from storebench.datasets.containers.dataset import ContainerImages, scanned
 from storebench.datasets.containers.tar import TarShards
 from storebench.datasets.folder import TEST_FOLDERS, has_class_folders, is_left_out, open_folder
 from storebench.datasets.listing import Listings
+from storebench.datasets.names import SampleNames
 from storebench.datasets.sources import Member, members, open_source
 from storebench.errors import CorruptDataError
 from storebench.plain_text import text_of_name
@@ -56,11 +56,13 @@ class TrainArchive(TarShards):
     streams = False
 
     def scan(self) -> None:
-        self.spans = ByteSpans(self.files)
+        self.spans, self.keys = ByteSpans(self.files), SampleNames()
         by_class = _train_members(self.files[0])
         names = tuple(sorted(by_class))
-        for member in itertools.chain.from_iterable(map(by_class.__getitem__, names)):
-            self.spans.append(0, member.offset, member.size)
+        for name in names:
+            for member in by_class[name]:
+                self.spans.append(0, member.offset, member.size)
+                self.keys.append(f"{name}/{member.name}")
         counts = [len(by_class[name]) for name in names]
         self.classes = Classes(np.repeat(np.arange(len(names)), counts), names)
 

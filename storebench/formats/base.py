@@ -22,7 +22,7 @@ from storebench.datasets.base import Dataset
 from storebench.errors import UnknownNameError
 from storebench.formats.reader import Fetched, Reader, Traits
 from storebench.formats.windows import Batch
-from storebench.record.manifest import DIGESTS_NAME, MANIFEST_NAME, Manifest, StoreSpec
+from storebench.record.manifest import DIGESTS_NAME, MANIFEST_NAME, NAMES_NAME, Manifest, StoreSpec
 from storebench.system.file_tree import FileTree
 
 __all__ = [
@@ -171,7 +171,7 @@ class Format(ABC):
     def data_files(self, store: Path) -> Sequence[Path]:
         """Return every file of the store that holds samples: these are evicted, counted and measured."""
         # Entries other than files and folders are listed too, so that measuring sizes refuses them.
-        return FileTree(store, but={MANIFEST_NAME, DIGESTS_NAME})
+        return FileTree(store, but={MANIFEST_NAME, DIGESTS_NAME, NAMES_NAME})
 
     def auditor(self, store: Path, manifest: Manifest) -> Reader:
         """Return a reader for reading everything once, in memory that does not grow with the store.

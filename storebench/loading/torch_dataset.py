@@ -18,7 +18,7 @@ from storebench.errors import CorruptDataError
 from storebench.formats.base import Indices, Reader
 from storebench.formats.registry import get_format, parse_backend
 from storebench.loading.batch import Allocate
-from storebench.record.manifest import Manifest
+from storebench.record.manifest import Manifest, read_names
 
 Transform = Callable[[Any], Any]
 
@@ -98,6 +98,7 @@ class StoreDataset(torch_data.Dataset[tuple[Any, int]]):
         name = f"{self.manifest.format}+{self.manifest.codec}" + (f":{reader}" if reader else "")
         pairs = ",".join(f"{key}={value}" for key, value in (options or {}).items())
         self.backend = parse_backend(f"{name}?{pairs}")
+        self._names: Sequence[str] | None = None
         self._reader: Reader | None = None
         self._opened_by = 0
         self._closing: process_util.Finalize | None = None
@@ -111,6 +112,22 @@ class StoreDataset(torch_data.Dataset[tuple[Any, int]]):
     def labels(self) -> npt.NDArray[np.int64]:
         """Labels of all samples, int64 [N], for samplers that weigh classes; opens the reader."""
         return self._open().labels
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Names of all samples, to join masks, captions or boxes of your own.
+
+        The path of the image file in the folder that was converted, the key in a tar or LMDB container, and else the
+        number in the dataset, counted from 0. Derived samples have the name of their original.
+
+        Raises
+        ------
+        CorruptStoreError
+            An earlier storebench has written the store, without names.
+        """
+        if self._names is None:
+            self._names = read_names(self.store, self.manifest)
+        return self._names
 
     def __len__(self) -> int:
         return self.manifest.count
@@ -170,8 +187,8 @@ class StoreDataset(torch_data.Dataset[tuple[Any, int]]):
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        # An open reader stays in its process.
-        return {**self.__dict__, "_reader": None, "_opened_by": 0, "_closing": None}
+        # An open reader stays in its process, and names are read again.
+        return {**self.__dict__, "_names": None, "_reader": None, "_opened_by": 0, "_closing": None}
 
     def _open(self) -> Reader:
         """Return this process's reader, opened when it is first needed."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from storebench.datasets.base import DatasetInfo
+from storebench.datasets.names import SampleNames
 from storebench.errors import CorruptDataError, CorruptStoreError, SchemaVersionError
 from storebench.record.schema import StoreFacts
 from storebench.system.json_text import brief, complaint, parse_json
@@ -17,6 +18,7 @@ from storebench.system.reading import read_small_file
 SCHEMA_VERSION = 1
 MANIFEST_NAME = "manifest.json"
 DIGESTS_NAME = "sample_digests.npy"
+NAMES_NAME = "sample_names.txt"
 
 # Most bytes of a manifest; it names every class, about 1 MB for the 22,000 of ImageNet-21k.
 MOST_BYTES = 256 * 2**20
@@ -90,6 +92,22 @@ class Manifest(StoreSpec):
             raise CorruptStoreError(
                 f"a manifest with wrong fields ({error})", where=path, hint=CONVERT_AGAIN
             ) from None
+
+
+def read_names(store: Path, manifest: Manifest) -> SampleNames:
+    """Return the names of the samples of a store."""
+    path = store / NAMES_NAME
+    try:
+        names = SampleNames(path.read_bytes())
+    except FileNotFoundError:
+        what = "the store has no names of its samples: an earlier storebench wrote it"
+        raise CorruptStoreError(what, where=store, hint=CONVERT_AGAIN) from None
+    except OSError as error:
+        raise CorruptStoreError(f"unreadable names ({error})", where=path, hint=CONVERT_AGAIN) from error
+    if len(names) != manifest.count:
+        what = f"{len(names):,} names for {manifest.count:,} samples"
+        raise CorruptStoreError(what, where=path, hint=CONVERT_AGAIN)
+    return names
 
 
 def store_facts(manifest: Manifest) -> StoreFacts:

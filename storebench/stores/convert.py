@@ -16,6 +16,7 @@ from storebench.datasets import open_dataset
 from storebench.datasets.base import Dataset, DatasetInfo, DatasetSpec
 from storebench.datasets.files import Originals
 from storebench.datasets.listing import listings_in
+from storebench.datasets.names import line_of
 from storebench.datasets.unreadable import counted
 from storebench.digests import DIGEST_BYTES, DigestTable, set_digest
 from storebench.errors import (
@@ -28,7 +29,7 @@ from storebench.errors import (
 )
 from storebench.formats import Backend, get_format
 from storebench.formats.common import save_array
-from storebench.record.manifest import DIGESTS_NAME, MANIFEST_NAME, Manifest, StoreSpec
+from storebench.record.manifest import DIGESTS_NAME, MANIFEST_NAME, NAMES_NAME, Manifest, StoreSpec
 from storebench.stores.encode import Encoder, encode
 from storebench.stores.find import Store, measure_sizes, open_store, store_path
 from storebench.stores.staging import new_folder, staged
@@ -153,7 +154,7 @@ def _build(dataset: Dataset, backend: Backend, target: Path, options: BuildOptio
         options.say(f"{target.name}: {note}")
     if not len(dataset):
         raise CorruptDataError("the dataset has no samples", where=dataset.info.name)
-    with new_folder(target, DIGESTS_NAME, MANIFEST_NAME) as folder:
+    with new_folder(target, NAMES_NAME, DIGESTS_NAME, MANIFEST_NAME) as folder:
         with options.progress(f"converting {target.name}") as advance:
             digests, manifest = _write(dataset, backend, folder, options, advance)
         save_array(folder / DIGESTS_NAME, digests)
@@ -179,6 +180,7 @@ def _write(
     with (
         contextlib.closing(encode(encoder, options.processes)) as chunks,
         storage_format.writer_for(dataset, folder, spec) as writer,
+        (folder / NAMES_NAME).open("wb") as names,
     ):
         for chunk in chunks:
             for payload, label in zip(chunk.payloads, chunk.labels, strict=True):
@@ -187,7 +189,9 @@ def _write(
             rows = np.frombuffer(chunk.digests, np.uint8).reshape(-1, DIGEST_BYTES)
             digests[done : done + len(rows)] = rows
             squared_error += chunk.squared_error
-            done += len(chunk.labels)
+            part = range(done, done + len(chunk.labels))
+            names.writelines(line_of(dataset.name(index)) for index in part)
+            done = part.stop
             advance(done, len(dataset))
     build_s = time.perf_counter() - started
     file_bytes, bytes_on_disk = measure_sizes(folder, storage_format)

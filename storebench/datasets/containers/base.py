@@ -216,6 +216,10 @@ class Container(ABC):
         """Return the bytes of each image file; None if they are known only by reading it."""
         return None
 
+    def name(self, index: int) -> str:
+        """Return the key of a sample; its number in a container without keys."""
+        return str(index)
+
     @abstractmethod
     def locate(self, index: int) -> str: ...
 

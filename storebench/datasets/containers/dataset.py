@@ -21,7 +21,7 @@ from storebench.settings.words import Split
 from storebench.system.isolated import run_isolated
 from storebench.units import number_of
 
-_SCAN_VERSION = 11  # increased whenever a scan would find something else
+_SCAN_VERSION = 12  # increased whenever a scan would find something else
 LIMIT_S, MEMORY_BYTES = 24 * 3600.0, 8 << 30
 
 
@@ -132,6 +132,9 @@ class ContainerImages(ImageFiles):
         self.layout_note = info.provenance.note
         self.describe("container", info, container.sizes, image_size, *container.identity)
 
+    def name(self, index: int) -> str:
+        return self.container.name(index)
+
     def locate(self, index: int) -> str:
         return self.container.locate(index)
 
@@ -150,6 +153,9 @@ class ContainerPixels(Dataset):
     def __init__(self, info: DatasetInfo, container: Container) -> None:
         self.container, self._info = container, info
         self.layout_note = info.provenance.note
+
+    def name(self, index: int) -> str:
+        return self.container.name(index)
 
     def locate(self, index: int) -> str:
         return self.container.locate(index)

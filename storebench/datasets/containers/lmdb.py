@@ -84,8 +84,11 @@ class LmdbRecords(Container):
         # Caffe keeps the planes as OpenCV reads images: blue first.
         return image if isinstance(image, bytes) else np.ascontiguousarray(image[..., ::-1])
 
+    def name(self, index: int) -> str:
+        return key_text(self._key(index))
+
     def locate(self, index: int) -> str:
-        return f"{self.files[0]}: key {key_text(self._key(index))}"
+        return f"{self.files[0]}: key {self.name(index)}"
 
     def _open(self) -> Any:
         return shared_lmdb(self.files[0], readahead=self.readahead)

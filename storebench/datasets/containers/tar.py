@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, TypeVar
 from storebench.datasets.containers.base import LABEL_FIELDS, ByteSpans, Labels, Ranges, listed, read_at
 from storebench.datasets.folder import is_left_out, mixes_splits, split_of
 from storebench.datasets.images import EXTENSIONS
+from storebench.datasets.names import SampleNames
 from storebench.datasets.sources import Member, members, open_source
 from storebench.errors import CorruptDataError
 from storebench.system.json_text import parse_json
@@ -25,10 +26,11 @@ Fields = dict[str, Member]
 
 
 class TarShards(Ranges):
+    keys: SampleNames
     streams = True  # whether WebDataset serves the same samples
 
     def scan(self) -> None:
-        self.spans = ByteSpans(self.files)
+        self.spans, self.keys = ByteSpans(self.files), SampleNames()
         labels, others = Labels(self.files[0], self.asked), list[str]()
         extensions, lone = set[str](), set[str]()  # of samples with an image, and of those without one
         without, other_images, is_labelled, are_apart = 0, Counter[str](), False, False
@@ -48,6 +50,7 @@ class TarShards(Ranges):
                     labels.add(label, where)
                     places.append(folders.setdefault(key.rpartition("/")[0], len(folders)))
                     self.spans.append(shard, image.offset, image.size)
+                    self.keys.append(key)
                     self.streams &= image.plain
                     other_images.update(
                         name for name in fields if _is_image(name) and fields[name] is not image
@@ -110,6 +113,9 @@ class TarShards(Ranges):
 
     def read(self, index: int) -> bytes:
         return self.spans.read(index)
+
+    def name(self, index: int) -> str:
+        return self.keys[index]
 
     def locate(self, index: int) -> str:
         path, offset, _ = self.spans.place(index)

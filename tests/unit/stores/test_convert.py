@@ -18,7 +18,7 @@ from storebench.errors import (
     SchemaVersionError,
 )
 from storebench.formats import PAPER_BACKENDS, open_reader, parse_backend
-from storebench.record.manifest import DIGESTS_NAME, MANIFEST_NAME, Manifest
+from storebench.record.manifest import DIGESTS_NAME, MANIFEST_NAME, NAMES_NAME, Manifest
 from storebench.stores.convert import BuildOptions, Replace, convert
 from storebench.stores.find import Store, open_store
 from storebench.system.progress import Advance
@@ -62,7 +62,7 @@ def test_the_manifest_says_what_is_on_the_disk(stores: Path) -> None:
     assert store.manifest.count == 30
     assert store.manifest.payload_bytes == 30 * 12 * 10 * 3
     assert store.manifest.lossless
-    own = (MANIFEST_NAME, DIGESTS_NAME)
+    own = (MANIFEST_NAME, DIGESTS_NAME, NAMES_NAME)
     files = [path for path in store.path.rglob("*") if path.is_file() and path.name not in own]
     assert store.manifest.file_bytes == sum(path.stat().st_size for path in files)
     assert store.manifest.bytes_on_disk == sum(path.stat().st_blocks for path in files) * 512
@@ -144,7 +144,7 @@ def _truncate(store: Store) -> None:
 
 def _lose_the_data(store: Store) -> None:
     for path in store.path.iterdir():
-        if path.name not in (DIGESTS_NAME, MANIFEST_NAME):
+        if path.name not in (DIGESTS_NAME, MANIFEST_NAME, NAMES_NAME):
             path.unlink()
 
 
