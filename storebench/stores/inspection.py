@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import math
 import random
 import statistics
 import time
@@ -200,17 +201,14 @@ def _reads(container: Container, batches: Sequence[Sequence[int]], budget_s: flo
                 batches[-1]
             )  # it has read the library's tables then, as in the middle of an epoch
         paths = container.files_of(batch) if cold else []
-        for path in paths:
-            with path.open("rb") as file:
-                ask_to_evict(file.fileno())
-        held = resident(paths).pages_resident if cold else 0
-        if held is None or held > most:
+        held = _held(paths, most)
+        if held > most:
             break
         start = time.perf_counter()
         reader.read_many(batch)
         seconds.append((time.perf_counter() - start) / len(batch))
         if cold:
-            pages.append(max(0, (resident(paths).pages_resident or 0) - held))
+            pages.append(max(0, (resident(paths).pages_resident or 0) - int(held)))
     if not seconds:
         return Reads(reason="opening the file brings too much of it into the page cache")
     reads = Reads(samples=len(seconds), median_s=statistics.median(seconds))
@@ -218,6 +216,21 @@ def _reads(container: Container, batches: Sequence[Sequence[int]], budget_s: flo
         return replace(reads, read_bytes=statistics.fmean(pages) * PAGE_BYTES)
     grown = (resident(files).pages_resident or 0) - (before.pages_resident or 0)
     return replace(reads, reason=f"{grown} pages came into the page cache meanwhile" if grown > 0 else "")
+
+
+def _held(paths: list[Path], most: float) -> float:
+    """Evict files, and return the pages that stay; those that read-ahead is still reading go a moment later."""
+    held = 0.0
+    for _ in range(10 if paths else 0):
+        for path in paths:
+            with path.open("rb") as file:
+                ask_to_evict(file.fileno())
+        pages = resident(paths).pages_resident
+        held = math.inf if pages is None else pages
+        if held <= most:
+            break
+        time.sleep(0.01)
+    return held
 
 
 def _not_cold(files: list[Path]) -> str:
