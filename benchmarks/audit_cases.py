@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -133,6 +134,22 @@ class Stream(IterableDataset[Any]):
         return {"__key__": f"{index:06d}", "image": image, "label": label} if self.keys else (image, label)
 
 
+class Endless(Stream):
+    """A stream that begins anew, for loops that count their steps."""
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            yield from super().__iter__()
+
+
+class Rotated(Images):
+    """Images whose label is the rotation that was drawn."""
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        rotation = random.randrange(4)
+        return torch.rot90(super().__getitem__(index)[0], rotation, (1, 2)), rotation
+
+
 class FixedOrder(Sampler[int]):
     """Draws a given order, the same in every epoch."""
 
@@ -206,6 +223,19 @@ def audited(
                 if step == steps:
                     break
     return report_of(Served(logs))
+
+
+def validated() -> AuditReport:
+    """Audit validation: without gradients, with augmentation and order that are the same each time."""
+    with torch.no_grad():
+        return audited(
+            load(Noisy(np.random.rand), shuffle=True, drop_last=True), before_epoch=lambda: _seed(0)
+        )
+
+
+def _seed(seed: int) -> None:
+    _seed_numpy(seed)
+    torch.manual_seed(seed)
 
 
 def with_length(dataset: Any) -> AuditReport:
@@ -322,6 +352,11 @@ SOUND: dict[str, Make] = {
     "a stream with a large buffer": of(Stream(buffer=COUNT)),
     "a stream with keys and noise": of(Stream(keys=True, noise=True, buffer=COUNT), num_workers=2),
     "a loader that copies its batches": lambda: storebench.audit(ReusedMemory(copies=True)),
+    "an endless stream by steps": lambda: audited(load(Endless(buffer=COUNT)), steps=40),
+    "validation that begins with the same seed": validated,
+    "objects without a digest": of(
+        Images(), shuffle=True, collate_fn=lambda samples: (default_collate(samples), {Path(), object()})
+    ),
     "a resume in its place": lambda: storebench.audit(Resumable()),
     "two halves": lambda: storebench.audit(load(HALVES[0], shuffle=True), against=load(HALVES[1])),
 }

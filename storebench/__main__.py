@@ -6,7 +6,7 @@ import sys
 
 def main() -> None:
     """Run the command line; from here on an interrupt gives one line and exit code 130."""
-    if sys.argv[1:2] == ["profile"] and sys.path[0] == os.getcwd():  # noqa: PTH109
+    if sys.argv[1:2] in (["profile"], ["audit"]) and sys.path[0] == os.getcwd():  # noqa: PTH109
         del sys.path[0]  # by python -m: no module of the user's folder is imported in place of one of Python
     # Cron or a daemon may have closed a standard stream, which Python sets to None.
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):

@@ -1,8 +1,10 @@
 """Audit any loader: `storebench.audit`."""
 
+import contextlib
+import copy
 import importlib
-import itertools
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,7 @@ from storebench.auditing.audit_report import AuditReport, report_of
 from storebench.auditing.checks import Fault, FaultKind, Served, samples
 from storebench.auditing.epochs import LoaderFacts, LoaderLog
 from storebench.auditing.fetching import made_of
-from storebench.auditing.samples import Key, content_digest, rows_of, without_label
+from storebench.auditing.samples import Key, by_content, rows_of
 from storebench.auditing.watching import watch
 
 
@@ -57,48 +59,65 @@ def audit(
     >>> report.faults
     ()
     """
-    log = LoaderLog(LoaderFacts())
+    loader = _fresh(loader)
+    log = LoaderLog(LoaderFacts(has_key=key is not None))
     for epoch in range(epochs):
         if set_epoch is not None:
             set_epoch(epoch)
         log = _drain(loader, key, log)
-    faults, rows = list[Fault](), list[tuple[str, str]]()
+    found = _Trials()
     if resume is not None or hasattr(loader, "load_state_dict"):
-        found = _resumed(loader, resume, key, log)
-        faults += found
-        rows.append(("resume", found[0].text if found else "goes on with the right samples, in their order"))
+        _try_resume(loader, resume, key, log, found)
     else:
-        rows.append(("resume", "not tried (no state_dict)"))
+        found.rows.append(("resume", "not tried (no state_dict)"))
     if against is not None:
-        faults += _overlap(loader, against, key)
-    return report_of(Served([log]), faults, rows)
+        _try_overlap(loader, _fresh(against), key, found)
+    return report_of(Served([log]), found.faults, found.rows, found.doubts)
 
 
-def _drain(loader: Iterable[Any], key: Key, log: LoaderLog, most: int | None = None) -> LoaderLog:
-    """Drain a loader for one epoch, or for some batches; return the log, with this epoch."""
-    if not _is_torchs(loader):
-        _drain_rows(loader, key, log, most)
-        return log
-    importlib.import_module("storebench.auditing.torch_hooks")
-    with watch.watching(key, log if log.epochs else None) as logs:
-        for _ in itertools.islice(iter(loader), most):
-            pass
-    return logs[-1]
+@dataclass
+class _Trials:
+    """What trials beyond the epochs have found."""
+
+    faults: list[Fault] = field(default_factory=list)
+    rows: list[tuple[str, str]] = field(default_factory=list)
+    doubts: list[str] = field(default_factory=list)
 
 
 def _is_torchs(loader: Any) -> bool:
     """Whether torch's own iterators serve a loader: subclasses of other libraries have their own."""
     from torch.utils.data import DataLoader
 
-    return isinstance(loader, DataLoader) and type(loader).__iter__ is DataLoader.__iter__
+    return isinstance(loader, DataLoader) and type(loader)._get_iterator is DataLoader._get_iterator  # noqa: SLF001
 
 
-def _drain_rows(loader: Iterable[Any], key: Key, log: LoaderLog, most: int | None) -> None:
+def _fresh(loader: Any) -> Any:
+    """Return a loader without the persistent workers of earlier epochs, which no audit can look into."""
+    importlib.import_module("storebench.auditing.torch_hooks")
+    if not _is_torchs(loader):
+        return loader
+    loader = copy.copy(loader)
+    loader._iterator = None  # noqa: SLF001
+    with contextlib.suppress(TypeError, NotImplementedError):  # a stream without a length
+        len(loader)
+    return loader
+
+
+def _drain(loader: Iterable[Any], key: Key, log: LoaderLog) -> LoaderLog:
+    """Drain a loader for one epoch; return the log, with this epoch."""
+    if not _is_torchs(loader):
+        _drain_rows(loader, key, log)
+        return log
+    with watch.watching(key, log if log.epochs else None) as logs:
+        for _ in loader:
+            pass
+    return logs[0]
+
+
+def _drain_rows(loader: Iterable[Any], key: Key, log: LoaderLog) -> None:
     log.begin()
     taken = iter(loader)
-    for place in itertools.count():
-        if place == most:
-            return
+    while True:
         before = log.asked()
         try:
             batch = next(taken)
@@ -110,12 +129,15 @@ def _drain_rows(loader: Iterable[Any], key: Key, log: LoaderLog, most: int | Non
         log.note(batch, made_of(rows, None, key) if rows else None)
 
 
-def _resumed(
-    loader: Any, resume: Callable[[Any], Iterable[Any]] | None, key: Key, log: LoaderLog
-) -> list[Fault]:
+def _try_resume(
+    loader: Any, resume: Callable[[Any], Iterable[Any]] | None, key: Key, log: LoaderLog, found: _Trials
+) -> None:
     """Stop in the middle of an epoch, and compare the samples after a resume with those of the epoch that goes on."""
-    half = len(log.seen[-1].sizes) // 2
-    whole = LoaderLog(log.facts)
+    half = len(log.seen[-1].sizes) // 2 if log.seen else 0
+    if not half:
+        found.rows.append(("resume", "not tried: an epoch has fewer than two batches"))
+        return
+    whole, resumed = LoaderLog(log.facts), LoaderLog(log.facts)
     states: list[Any] = []
 
     def stopping() -> Iterator[Any]:
@@ -124,14 +146,26 @@ def _resumed(
             if place == half:
                 states.append(loader.state_dict())
 
-    _drain_rows(stopping(), key, whole, None)
+    _drain_rows(stopping(), key, whole)
     if resume is None:
         loader.load_state_dict(states[0])
-    resumed = LoaderLog(log.facts)
-    _drain_rows(loader if resume is None else resume(states[0]), key, resumed, None)
-    expected, got = whole.seen[-1], resumed.seen[-1]
+    _drain_rows(loader if resume is None else resume(states[0]), key, resumed)
+    if not whole.seen or not resumed.seen:
+        found.doubts.append("the resume cannot be told: its batches have no rows")
+        return
+    expected, got = whole.seen[-1], resumed.seen[-1].order
     served = sum(expected.sizes[:half])
-    return list(_compared(expected.order[:served], expected.order[served:], got.order))
+    before, rest = expected.order[:served], expected.order[served:]
+    if not len(np.intersect1d(got, expected.order)) and not whole.keys and key is None:
+        found.doubts.append(
+            "the resume cannot be told: random augmentation hides which sample is which (key=)"
+        )
+        return
+    faults = list(_compared(before, rest, got))
+    found.faults += faults
+    found.rows.append(
+        ("resume", faults[0].text if faults else "goes on with the right samples, in their order")
+    )
 
 
 def _compared(before: Integers, rest: Integers, got: Integers) -> Iterator[Fault]:
@@ -148,13 +182,43 @@ def _compared(before: Integers, rest: Integers, got: Integers) -> Iterator[Fault
     )
 
 
-def _overlap(loader: Iterable[Any], against: Iterable[Any], key: Key) -> Iterator[Fault]:
-    by = key if key is not None else lambda value: content_digest(without_label(value))
-    ours, theirs = (_drain(one, by, LoaderLog(LoaderFacts())).seen[-1].order for one in (loader, against))
+def _try_overlap(loader: Any, against: Any, key: Key, found: _Trials) -> None:
+    """Compare the samples of two loaders: by their index in the one dataset that both read, by key, or by content."""
+    parts = [_indices_in_base(side) for side in (loader, against)] if key is None else [None, None]
+    if parts[0] and parts[1] and parts[0][0] is parts[1][0]:
+        ours, theirs, again = parts[0][1], parts[1][1], parts[0][1]
+    else:
+        by = by_content if key is None else key
+        ours, theirs, again = (_numbers(side, by) for side in (loader, against, loader))
     shared = np.intersect1d(ours, theirs)
     if len(shared):
-        yield Fault(
-            FaultKind.OVERLAP,
-            f"{samples(len(shared))} are in both loaders",
-            "split the dataset before it is copied, augmented or cut",
+        found.faults.append(
+            Fault(
+                FaultKind.OVERLAP,
+                f"{samples(len(shared))} are in both loaders",
+                "split the dataset before it is copied, augmented or cut",
+            )
         )
+    elif len(ours) and not len(np.intersect1d(ours, again)):
+        found.doubts.append("random augmentation hides whether both loaders share samples (key=)")
+    else:
+        found.rows.append(("overlap", "none" if key is not None else "none of equal content or index"))
+
+
+def _numbers(loader: Any, by: Key) -> Integers:
+    log = _drain(_fresh(loader), by, LoaderLog(LoaderFacts()))
+    return log.seen[-1].order if log.seen else np.empty(0, np.int64)
+
+
+def _indices_in_base(loader: Any) -> tuple[Any, Integers] | None:
+    """Return the dataset below all `Subset` of a map-style loader, and the loader's indices in it."""
+    from torch.utils.data import Subset
+
+    log = _drain(_fresh(loader), None, LoaderLog(LoaderFacts()))
+    if not log.facts.is_map or not log.seen:
+        return None
+    dataset: Any = loader.dataset
+    indices = log.seen[-1].order
+    while isinstance(dataset, Subset):
+        dataset, indices = dataset.dataset, np.asarray(dataset.indices)[indices]
+    return dataset, indices

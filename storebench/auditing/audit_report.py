@@ -57,12 +57,15 @@ def _lines(report: AuditReport) -> Iterator[str]:
 
 
 def report_of(
-    served: Served, more: Sequence[Fault] = (), rows: Sequence[tuple[str, str]] = ()
+    served: Served,
+    more: Sequence[Fault] = (),
+    rows: Sequence[tuple[str, str]] = (),
+    doubts: Sequence[str] = (),
 ) -> AuditReport:
-    """Return the report on a loader; `more` and `rows` are what trials of it have found."""
+    """Return the report on a loader; `more`, `rows` and `doubts` are what trials of it have found."""
     return AuditReport(
         faults=(*faults_of(served), *more),
-        doubts=tuple(doubts_of(served)),
+        doubts=(*doubts_of(served), *doubts),
         rows=(*_rows(served), *rows),
         name=served.facts.name,
     )

@@ -68,7 +68,12 @@ class Served:
     @property
     def is_exact(self) -> bool:
         """Whether samples are known by index or key, not by a digest of their content."""
-        return self.facts.is_map or bool(self.keys)
+        return self.facts.is_map or self.facts.has_key or bool(self.keys)
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether every batch was asked for without gradients, as those of validation are."""
+        return all(part.evaluates for parts in self.epochs for part in parts)
 
     @property
     def is_hidden(self) -> bool:
@@ -91,6 +96,8 @@ class Served:
     @property
     def universe(self) -> Integers | None:
         """All samples that the loader has, as far as it tells."""
+        if self.facts.has_key:
+            return None
         if self.facts.chosen is not None:
             return np.unique(np.array(self.facts.chosen, np.int64))
         if self.facts.is_map and self.facts.count is not None:
@@ -129,36 +136,40 @@ def _by_worker(part: Epoch) -> list[Integers]:
 def workers_repeat(served: Served) -> Iterator[Fault]:
     if served.facts.is_map or served.facts.replaces or served.facts.workers < 2:
         return
-    part = served.epochs[0][0]
-    groups = _by_worker(part)
+    groups = _by_worker(served.epochs[0][0])
     shared = _shared(groups)
-    if len(shared) <= _FEW * len(part.order):
-        return
-    if all(len(np.unique(group)) == len(shared) for group in groups):
-        text = f"each of {len(groups)} worker processes yields all {len(shared):,} samples"
-    else:
+    least = min(map(len, groups))
+    if len(groups) > 1 and least > 1 and (_are_alike(groups) or _are_alike([g[:least] for g in groups])):
+        text = f"each of {len(groups)} worker processes yields all {samples(len(shared))}"
+        remedy = "split by torch.utils.data.get_worker_info()"
+    elif served.is_exact and len(shared):
         text = f"{samples(len(shared))} come from more than one worker{served.examples(shared)}"
-    yield Fault(
-        FaultKind.WORKERS_REPEAT,
-        f"the workers repeat each other: {text}",
-        "split by torch.utils.data.get_worker_info()",
-    )
+        remedy = "give each worker a part of its own"
+    else:
+        return
+    yield Fault(FaultKind.WORKERS_REPEAT, f"the workers repeat each other: {text}", remedy)
+
+
+def _are_alike(groups: Sequence[Integers]) -> bool:
+    """Whether groups have the same samples, each as often."""
+    first = np.sort(groups[0])
+    return all(np.array_equal(np.sort(group), first) for group in groups[1:])
 
 
 def ranks_overlap(served: Served) -> Iterator[Fault]:
-    ranks = served.facts.ranks
-    if ranks < 2 or served.facts.replaces:
+    parts = served.epochs[0]
+    if len(parts) < 2 or served.facts.replaces or served.evaluates:
         return
-    sizes = [len(part.sizes) for part in served.epochs[0]]
+    sizes = [len(part.sizes) for part in parts]
     if served.is_whole(0) and len(set(sizes)) > 1:
         yield Fault(
             FaultKind.RANKS_DIFFER,
             f"the ranks get {min(sizes):,} to {max(sizes):,} batches per epoch: some wait forever for the others",
             "give each rank the same number of samples, as DistributedSampler does",
         )
-    shared = _shared([part.order for part in served.epochs[0]])
-    # A DistributedSampler repeats samples where their number is no multiple of the ranks'.
-    if len(shared) < ranks or (not served.is_exact and len(shared) <= _FEW * len(served.numbers(0))):
+    shared = _shared([part.order for part in parts])
+    # Samplers repeat up to a batch per rank to give all ranks as many.
+    if len(shared) <= len(parts) * max(max(part.sizes) for part in parts):
         return
     yield Fault(
         FaultKind.RANKS_OVERLAP,
@@ -168,13 +179,14 @@ def ranks_overlap(served: Served) -> Iterator[Fault]:
 
 
 def samples_repeat(served: Served) -> Iterator[Fault]:
-    """Yield a fault for samples that one process of a stream yields twice in an epoch."""
+    """Yield a fault for samples that one process of a stream yields twice before the epoch ends."""
     if served.facts.is_map or served.facts.replaces:
         return
-    for epoch, parts in enumerate(served.epochs):
-        groups = [group for part in parts for group in _by_worker(part)]
+    for epoch in served.whole:
+        groups = [group for part in served.epochs[epoch] for group in _by_worker(part)]
         twice = np.concatenate([repeated(group) for group in groups])
-        if len(twice) > (0 if served.keys else _FEW * len(served.numbers(epoch))):
+        # A few samples of a sound dataset may have equal contents.
+        if len(twice) and (served.is_exact or len(twice) == sum(len(np.unique(group)) for group in groups)):
             yield Fault(
                 FaultKind.REPEATED,
                 f"epoch {epoch}: {samples(len(twice))} twice or more in one process{served.examples(twice)}",
@@ -184,28 +196,28 @@ def samples_repeat(served: Served) -> Iterator[Fault]:
 
 
 def never_served(served: Served) -> Iterator[Fault]:
-    """Yield a fault for samples that every epoch leaves out."""
-    every = range(len(served.epochs))
-    if len(served.epochs) < 2 or served.facts.replaces or served.is_hidden:
+    """Yield a fault for samples that every epoch leaves out; a single batch is a look at the data."""
+    if len(served.epochs) < 2 or served.facts.replaces or served.is_hidden or served.evaluates:
         return
-    sets = [np.unique(served.numbers(epoch)) for epoch in every]
+    if not served.whole and all(len(part.sizes) < 2 for parts in served.epochs for part in parts):
+        return
+    sets = [np.unique(served.numbers(epoch)) for epoch in range(len(served.epochs))]
+    if not all(np.array_equal(numbers, sets[0]) for numbers in sets):
+        return
     universe = served.universe
     if universe is not None:
-        missing = universe
-        for numbers in sets:
-            missing = np.setdiff1d(missing, numbers)
-        dropped = {number for parts in served.epochs for part in parts for number in part.dropped}
-        missing = missing[~np.isin(missing, list(dropped))] if dropped else missing
-        if len(missing) and all(np.array_equal(numbers, sets[0]) for numbers in sets):
-            cause = "drop_last" if served.facts.drops_last and served.is_whole(0) else "the loop stops early"
-            yield Fault(
-                FaultKind.NEVER_SERVED,
-                f"every epoch leaves out the same {samples(len(missing))}{served.examples(missing)}: {cause}",
-                "shuffle, or keep the last batch"
-                if cause == "drop_last"
-                else "shuffle, or let each epoch end",
-            )
-    elif not served.whole and all(np.array_equal(numbers, sets[0]) for numbers in sets):
+        dropped = [number for parts in served.epochs for part in parts for number in part.dropped]
+        missing = np.setdiff1d(universe, np.union1d(sets[0], np.array(dropped, np.int64)))
+        if not len(missing):
+            return
+        is_last = served.facts.drops_last and served.is_whole(0)
+        yield Fault(
+            FaultKind.NEVER_SERVED,
+            f"every epoch leaves out the same {samples(len(missing))}{served.examples(missing)}:"
+            f" {'drop_last' if is_last else 'the loop stops early'}",
+            "shuffle, or keep the last batch" if is_last else "shuffle, or let each epoch end",
+        )
+    elif not served.whole and len(sets[0]) == len(served.numbers(0)):
         yield Fault(
             FaultKind.NEVER_SERVED,
             f"every epoch stops after the same {len(sets[0]):,} samples: the others are never served",
@@ -224,18 +236,20 @@ def samples_drop(served: Served) -> Iterator[Fault]:
             "mend or list these samples; raise instead of returning None",
         )
     count, facts = served.facts.count, served.facts
-    got = len(np.unique(served.numbers(0)))
-    least = (count or 0) - facts.drops_last * facts.ranks * max(1, facts.workers) * max(parts[0].sizes)
-    if not facts.is_map and count is not None and served.is_whole(0) and got < least and not served.is_hidden:
+    if facts.is_map or count is None or facts.replaces or not served.is_whole(0):
+        return
+    got = len(served.numbers(0))
+    least = count - facts.drops_last * len(parts) * max(1, facts.workers) * max(parts[0].sizes)
+    if got < least:
         yield Fault(
             FaultKind.DROPPED,
-            f"the dataset says it has {count:,} samples, and {got:,} different ones came",
-            "look for errors that a reader passes over",
+            f"the dataset says it has {count:,} samples, and {got:,} came",
+            "look for errors that a reader passes over, and for samples that no worker or rank reads",
         )
 
 
 def same_order(served: Served) -> Iterator[Fault]:
-    if served.facts.is_shuffled and _equal_orders(served):
+    if served.facts.is_shuffled and not served.evaluates and _equal_orders(served):
         is_distributed = served.facts.sampler == "DistributedSampler" or not served.facts.is_map
         yield Fault(
             FaultKind.SAME_ORDER,
@@ -297,7 +311,12 @@ def clustered(served: Served) -> Iterator[Fault]:
     """Yield a fault for a stream that shuffles, but not enough; samplers may group classes on purpose."""
     found = mixing(served)
     shuffles = served.facts.is_shuffled or (not served.facts.is_map and epochs_differ(served))
-    if found is None or not shuffles or found.classes >= POOR_CLASSES * found.expected_classes:
+    if (
+        found is None
+        or not shuffles
+        or served.evaluates
+        or found.classes >= POOR_CLASSES * found.expected_classes
+    ):
         return
     yield Fault(
         FaultKind.CLUSTERED,
@@ -308,14 +327,18 @@ def clustered(served: Served) -> Iterator[Fault]:
 
 
 def equal_random(served: Served) -> Iterator[Fault]:
-    """Yield faults for generators that workers, or epochs, share and that samples are made with."""
+    """Yield faults for generators that workers, or epochs, share and that samples are made with.
+
+    Those of a stream may be shared so that all workers shuffle alike, and those of validation so that it is repeated.
+    """
+    if not served.facts.is_map or served.facts.is_shuffled is False or served.evaluates:
+        return
     told = set[str]()
     for part in served.epochs[0]:
         groups: dict[tuple[str, int], list[int]] = {}
         for worker, states in part.states.items():
-            for name, state in states.items():
-                if name in part.used.get(worker, ()):
-                    groups.setdefault((name, state), []).append(worker)
+            for name in part.used[worker] & states.keys():
+                groups.setdefault((name, states[name]), []).append(worker)
         equal = {name: workers for (name, _), workers in groups.items() if len(workers) > 1}
         if equal:
             told = set(equal)
@@ -333,8 +356,8 @@ def equal_random(served: Served) -> Iterator[Fault]:
         name
         for first, second in zip(*served.epochs[:2], strict=True)
         for worker, states in first.states.items()
-        for name, state in states.items()
-        if name in first.used.get(worker, set()) - told and second.states.get(worker, {}).get(name) == state
+        for name in (first.used[worker] & states.keys()) - told
+        if second.states.get(worker, {}).get(name) == states[name]
     }
     if names:
         yield Fault(
@@ -355,21 +378,29 @@ def overwritten(served: Served) -> Iterator[Fault]:
 
 
 def labels_change(served: Served) -> Iterator[Fault]:
-    if served.is_hidden:
-        return
-    parts = list(itertools.chain.from_iterable(served.epochs))
-    numbers, labels = (
-        np.concatenate([getattr(part, name) for part in parts]) for name in ("order", "classes")
-    )
-    known = labels != NO_LABEL
-    pairs = np.unique(np.stack([numbers[known], labels[known]]), axis=1)
-    changing = repeated(pairs[0])
-    if len(changing) > (0 if served.is_exact else _FEW * len(np.unique(numbers))):
+    changing = _changing(served)
+    # With random numbers, the second field may be what was drawn: a rotation, or another sample.
+    if len(changing) and not _uses_random(served):
         yield Fault(
             FaultKind.LABELS_CHANGE,
             f"{samples(len(changing))} with more than one label{served.examples(changing)}",
             "join labels by key, not by position",
         )
+
+
+def _changing(served: Served) -> Integers:
+    if not served.is_exact:  # samples of equal content may have their own labels
+        return np.empty(0, np.int64)
+    parts = list(itertools.chain.from_iterable(served.epochs))
+    numbers, labels = (
+        np.concatenate([getattr(part, name) for part in parts]) for name in ("order", "classes")
+    )
+    known = labels != NO_LABEL
+    return repeated(np.unique(np.stack([numbers[known], labels[known]]), axis=1)[0])
+
+
+def _uses_random(served: Served) -> bool:
+    return any(names for parts in served.epochs for part in parts for names in part.used.values())
 
 
 CHECKS: tuple[Callable[[Served], Iterator[Fault]], ...] = (
@@ -393,21 +424,32 @@ def faults_of(served: Served) -> list[Fault]:
 def doubts_of(served: Served) -> Iterator[str]:
     """Yield what cannot be told, with the remedy."""
     if any(log.is_blind for log in served.logs):
-        yield "some batches came without their samples: they were made other than by torch's fetchers"
+        yield "some batches came without their samples: made before the audit began, or other than by torch's fetchers"
     if not served.epochs:
         yield "no batch was served"
         return
+    facts = served.facts
     if served.is_hidden:
         yield "random augmentation hides which sample is which: name a key (key=, --key FIELD)"
-    if (
-        served.facts.is_map
-        and served.facts.sampler
-        and served.facts.is_shuffled is None
-        and not served.facts.replaces
+    elif (
+        not served.is_exact and not facts.replaces and served.is_whole(0) and not any(samples_repeat(served))
     ):
-        twice = repeated(served.numbers(0))
+        groups = [np.unique(group) for part in served.epochs[0] for group in _by_worker(part)]
+        alike = len(served.numbers(0)) - len(np.unique(np.concatenate(groups)))
+        if alike > _FEW * len(served.numbers(0)) and not any(workers_repeat(served)):
+            yield f"{samples(alike)} have the content of others: if they are others, name a key (key=, --key FIELD)"
+    if (
+        facts.is_map
+        and facts.sampler
+        and facts.is_shuffled is None
+        and not facts.replaces
+        and served.is_whole(0)
+    ):
+        twice = np.unique(np.concatenate([repeated(part.order) for part in served.epochs[0]]))
         if len(twice):
             yield (
-                f"{served.facts.sampler} draws {samples(len(twice))} twice or more{served.examples(twice)}:"
+                f"{facts.sampler} draws {samples(len(twice))} twice or more{served.examples(twice)}:"
                 " sound if it means to; then give it an attribute `replacement = True`"
             )
+    if len(_changing(served)) and _uses_random(served):
+        yield "labels change, and random numbers are used: sound if they are drawn"

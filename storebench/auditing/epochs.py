@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from storebench.arrays import Integers
 from storebench.auditing.fetching import Made
-from storebench.auditing.samples import as_array, content_digest
+from storebench.auditing.samples import arrays_digest
 
 # Keys that are kept as text, for examples.
 _MOST_KEYS = 10_000
@@ -27,9 +27,10 @@ class Epoch:
     dropped: list[int] = field(default_factory=list)
     states: dict[int, dict[str, int]] = field(
         default_factory=dict
-    )  # of generators, in the beginning, by worker
+    )  # of generators after the first batch, by worker
     used: dict[int, set[str]] = field(default_factory=dict)  # generators by worker
     overwritten: int = 0  # batches
+    evaluates: bool = True  # every batch was asked for without gradients
     is_whole: bool = False  # the loop took all that the loader had
 
     def add(self, made: Made) -> None:
@@ -63,6 +64,7 @@ class LoaderFacts:
     name: str = ""
     workers: int = 0
     is_map: bool = False  # the dataset is read by index
+    has_key: bool = False  # samples are known by the user's key
     count: int | None = None  # samples of the dataset, None if nothing tells
     chosen: list[int] | None = None  # indices that the sampler was given
     sampler: str = ""
@@ -89,24 +91,25 @@ class LoaderLog:
         self._last = None
         self.epochs.append(Epoch())
 
-    def note(self, batch: Any, made: Made | None) -> None:
+    def note(self, batch: Any, made: Made | None, *, evaluates: bool = False) -> None:
         """Note a batch that the loop gets now; its samples are not known if noting them has failed."""
         if made is None:
             self.is_blind = True
             return
         epoch = self.epochs[-1]
         epoch.add(made)
+        epoch.evaluates = epoch.evaluates and evaluates
         if made.keys and len(self.keys) < _MOST_KEYS:
             self.keys.update(zip(np.frombuffer(made.numbers, np.int64).tolist(), made.keys, strict=True))
         self._last = batch
 
     def asked(self) -> int | None:
         """Return the digest of the last batch, as the next is asked for."""
-        return None if self._last is None or not _has_arrays(self._last) else content_digest(self._last)
+        return None if self._last is None else arrays_digest(self._last)
 
     def arrived(self, before: int | None) -> None:
         """Note whether the last batch is still the same now that the next has come."""
-        if before is not None and content_digest(self._last) != before:
+        if before is not None and arrays_digest(self._last) != before:
             self.epochs[-1].overwritten += 1
         self._last = None
 
@@ -118,10 +121,3 @@ class LoaderLog:
     def seen(self) -> list[Epoch]:
         """The epochs that have batches."""
         return [epoch for epoch in self.epochs if epoch.sizes]
-
-
-def _has_arrays(batch: Any) -> bool:
-    values = (
-        batch.values() if isinstance(batch, dict) else batch if isinstance(batch, list | tuple) else [batch]
-    )
-    return any(as_array(value) is not None for value in values)

@@ -16,7 +16,7 @@ class Made(NamedTuple):
     labels: bytes
     keys: tuple[str, ...] = ()
     dropped: tuple[int, ...] = ()  # numbers of samples that are None, which a collate function leaves out
-    states: dict[str, int] | None = None  # of the generators before the first batch of an epoch
+    states: dict[str, int] | None = None  # of the generators after the first batch of an epoch
     used: tuple[str, ...] = ()  # generators that this batch took numbers of
 
 
@@ -80,8 +80,8 @@ class NotingFetcher(Guard):
         if not self._noted:
             return batch
         after = self._states() if before else {}
-        used = tuple(name for name in before if after.get(name) != before[name])
-        made = self._noted[0]._replace(states=before if self._batches == 1 else None, used=used)
+        used = tuple(name for name in after if after[name] != before.get(name))
+        made = self._noted[0]._replace(states=after if self._batches == 1 else None, used=used)
         return self._deliver(batch, made)
 
     def _states(self) -> dict[str, int]:
@@ -103,8 +103,11 @@ class NotingFetcher(Guard):
 
 
 def _is_batch(rows: list[Any]) -> bool:
-    """Whether rows are samples of several fields each: the rows of an image have one."""
-    return bool(rows) and isinstance(rows[0], dict | tuple) and len(rows[0]) > 1
+    """Whether rows are samples, of several fields of which one is more than a number: tokens and labels are not."""
+    if not rows or not isinstance(rows[0], dict | tuple) or len(rows[0]) < 2:
+        return False
+    fields = rows[0].values() if isinstance(rows[0], dict) else rows[0]
+    return any(isinstance(field, str | bytes) or getattr(field, "ndim", 0) >= 1 for field in fields)
 
 
 def init_worker(key: Key, before: Callable[[int], None] | None, worker: int) -> None:

@@ -12,15 +12,15 @@ import numpy.typing as npt
 
 from storebench.arrays import Integers
 
-# A digest covers this many blocks of this many bytes of a longer array, evenly spaced.
-_BLOCKS, _BLOCK_BYTES = 64, 64
+# The digest of a longer array is that of the sums of this many parts.
+_SUMS = 512
 
-_KEY_FIELD = "__key__"
+_KEY_FIELD, _SHARD_FIELD = "__key__", "__url__"
 _LABEL_FIELDS = ("label", "labels", "target", "cls", "y", "fine_label", "coarse_label")
 NO_LABEL = -(2**31)
 
 # An object's generators are found in its attributes, and in theirs.
-_DEPTH, _MOST_ITEMS = 4, 20
+_DEPTH, _MOST_ITEMS = 6, 20
 
 Key = str | int | Callable[[Any], Any] | None
 
@@ -60,6 +60,8 @@ def _name(value: Any, key: Key) -> Any:
         name = key(value) if callable(key) else value[key]
     else:
         name = value.get(_KEY_FIELD) if isinstance(value, Mapping) else None
+        if isinstance(name, str) and (shard := value.get(_SHARD_FIELD)) is not None:
+            name = f"{shard}:{name}"  # keys may begin anew in each shard
     if name is None:
         return content_digest(without_label(value))
     if hasattr(type(name), "item"):
@@ -81,7 +83,7 @@ def _label_of(value: Any) -> int:
     label: Any = None
     if isinstance(value, Mapping):
         label = next((value[name] for name in _LABEL_FIELDS if name in value), None)
-    elif isinstance(value, tuple | list) and len(value) >= 2:
+    elif isinstance(value, tuple | list) and len(value) == 2:
         label = value[1]
     if hasattr(type(label), "item") and getattr(label, "ndim", 1) == 0:
         label = label.item()
@@ -93,7 +95,26 @@ def without_label(value: Any) -> Any:
         return value
     if isinstance(value, Mapping):
         return {name: item for name, item in value.items() if name not in _LABEL_FIELDS}
-    return (value[0], *value[2:])
+    return value[0]
+
+
+def by_content(value: Any) -> int:
+    """Return a number of a sample's content without its label: a key of loaders that share no indices."""
+    return content_digest(without_label(value))
+
+
+def arrays_digest(batch: Any) -> int | None:
+    """Return a number of the content of a batch's arrays in the CPU's memory; None if it has none."""
+    arrays = list(_arrays(batch))
+    return content_digest(arrays) if arrays else None
+
+
+def _arrays(value: Any) -> Iterator[Any]:
+    if isinstance(value, Mapping | list | tuple):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _arrays(item)
+    elif (array := as_array(value)) is not None and array.dtype != object:
+        yield array
 
 
 def content_digest(value: Any) -> int:
@@ -114,7 +135,8 @@ def _parts(value: Any) -> Iterator[bytes]:
             yield str(name).encode()
             yield from _parts(value[name])
     elif isinstance(value, tuple | list):
-        for item in value:
+        plain = len(value) > 1 and all(type(item) in (int, float) for item in value)
+        for item in (np.asarray(value),) if plain else value:
             yield from _parts(item)
     elif isinstance(value, bytes | bytearray | str):
         yield from _blocks(np.frombuffer(value.encode() if isinstance(value, str) else value, np.uint8))
@@ -123,7 +145,7 @@ def _parts(value: Any) -> Iterator[bytes]:
         yield from _blocks(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
     elif isinstance(value, int | float | complex | np.generic | None):
         yield repr(value).encode()
-    elif isinstance(attributes := getattr(value, "__dict__", None), dict) and not isinstance(value, type):
+    elif isinstance(attributes := getattr(value, "__dict__", None), dict) and attributes:
         yield from _parts(attributes)
     else:  # like no other: who it is cannot be told
         yield os.urandom(8)
@@ -131,9 +153,11 @@ def _parts(value: Any) -> Iterator[bytes]:
 
 def _blocks(data: "np.ndarray[Any, np.dtype[np.uint8]]") -> Iterator[bytes]:
     yield len(data).to_bytes(8, "little")
-    if len(data) > _BLOCKS * _BLOCK_BYTES:
-        starts = np.linspace(0, len(data) - _BLOCK_BYTES, _BLOCKS).astype(np.int64)
-        data = data[starts[:, None] + np.arange(_BLOCK_BYTES)]
+    whole = len(data) // 8 * 8
+    if whole > 8 * _SUMS:
+        words = data[:whole].view(np.uint64)
+        yield np.add.reduceat(words, np.arange(_SUMS) * len(words) // _SUMS).tobytes()
+        data = data[whole:]
     yield data.tobytes()
 
 
@@ -142,14 +166,10 @@ def as_array(value: Any) -> "np.ndarray[Any, Any] | None":
     if isinstance(value, np.ndarray) and value.dtype != object:
         return value
     kind = type(value)
-    if (
-        hasattr(kind, "detach")
-        and hasattr(kind, "numpy")
-        and value.device.type == "cpu"
-        and not value.is_sparse
-    ):
+    is_tensor = hasattr(kind, "detach") and hasattr(kind, "numpy")
+    if is_tensor and value.device.type == "cpu" and not value.is_sparse:
         plain = value.detach()
-        return plain.numpy() if plain.dtype.itemsize <= 8 and str(plain.dtype) != "torch.bfloat16" else None
+        return (plain.float() if str(plain.dtype) == "torch.bfloat16" else plain).numpy()  # type: ignore[no-any-return]
     if kind.__module__.startswith("PIL."):
         return np.asarray(value)
     return None
@@ -188,8 +208,7 @@ class Generators:
     """The states of the random number generators that samples may be made with, as digests by name."""
 
     def __init__(self, dataset: Any) -> None:
-        # The samples of a stream come from its own generators as well, which its workers have to share.
-        self._own = dict(_own_generators(dataset, "dataset", _DEPTH))
+        self._dataset = dataset  # None of a stream: its workers may have to share generators
 
     def states(self) -> dict[str, int]:
         states = {"random": hash(random.getstate())}
@@ -197,7 +216,8 @@ class Generators:
             states["numpy.random"] = content_digest(numpy.random.get_state(legacy=False))
         if torch := sys.modules.get("torch"):
             states["torch"] = _digest(torch.get_rng_state().numpy().tobytes())
-        return states | {name: _state_digest(generator) for name, generator in self._own.items()}
+        own = _own_generators(self._dataset, "dataset", _DEPTH)
+        return states | {name: _state_digest(generator) for name, generator in own}
 
 
 def _own_generators(value: Any, name: str, depth: int) -> Iterator[tuple[str, Any]]:

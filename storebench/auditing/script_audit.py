@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 from storebench.auditing.audit_report import report_of
@@ -41,8 +42,7 @@ class _Auditor(Watcher):
             ranks = _logs_of_ranks(ranks[0])
             if len(ranks) < count:
                 return 0  # the last one reports
-        # Loaders are alike in all ranks, in the order in which they were first iterated.
-        reports = [report_of(Served(logs)) for logs in zip(*ranks, strict=False)]
+        reports = [report_of(Served(logs)) for logs in _by_loader(ranks)]
         if not reports:
             say(_NOTHING_SEEN)
             return EXIT_INCONCLUSIVE
@@ -55,6 +55,17 @@ class _Auditor(Watcher):
             )
         codes = {report.exit_code for report in reports}
         return 1 if 1 in codes else max(codes)
+
+
+def _by_loader(ranks: list[list[LoaderLog]]) -> list[list[LoaderLog]]:
+    """Put the logs of each loader together: the same line, as often as it was reached, in every rank that has it."""
+    groups: dict[tuple[str, int], list[LoaderLog]] = {}
+    for logs in ranks:
+        reached = Counter[str]()
+        for log in logs:
+            groups.setdefault((log.facts.name, reached[log.facts.name]), []).append(log)
+            reached[log.facts.name] += 1
+    return list(groups.values())
 
 
 def _logs_of_ranks(logs: list[LoaderLog]) -> list[list[LoaderLog]]:

@@ -7,6 +7,7 @@ import os
 import weakref
 from typing import Any
 
+import torch
 from torch.utils import data
 
 from storebench.auditing.epochs import LoaderFacts, LoaderLog
@@ -45,6 +46,7 @@ def facts_of(loader: "data.DataLoader[Any]") -> LoaderFacts:
         name=name_of(type(loader.dataset)),
         workers=loader.num_workers,
         is_map=is_map,
+        has_key=watch.key is not None,
         count=count,
         chosen=chosen,
         sampler=type(sampler).__name__ if is_map else "",
@@ -72,7 +74,7 @@ class _Noted:
 
     def __next__(self) -> Any:
         log = self._storebench_log
-        before = _guard.attempt(log.asked)
+        before, evaluates = _guard.attempt(log.asked), not torch.is_grad_enabled()
         try:
             batch = super().__next__()  # type: ignore[misc]
         except StopIteration:
@@ -80,7 +82,7 @@ class _Noted:
             raise
         made, self._storebench_made = self._storebench_made, None
         _guard.attempt(functools.partial(log.arrived, before))
-        _guard.attempt(functools.partial(log.note, batch, made))
+        _guard.attempt(functools.partial(log.note, batch, made, evaluates=evaluates))
         return batch
 
     def _process_data(self, received: Any, *rest: Any) -> Any:
@@ -101,9 +103,14 @@ def _iterate_noted(loader: "data.DataLoader[Any]") -> Any:
     log.begin()
     watch.opening = log
     try:
-        return _iterate(loader)
+        iterator = _iterate(loader)
     finally:
         watch.opening = None
+    if isinstance(iterator, _Noted):
+        iterator._storebench_log = log  # one of persistent workers is that of the epoch before
+    else:
+        log.is_blind = True
+    return iterator
 
 
 def _is_watched() -> bool:

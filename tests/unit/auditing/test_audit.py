@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 import storebench
-from benchmarks.audit_cases import FAULTY, SOUND, Images, Make, Stream, load
+from benchmarks.audit_cases import COUNT, FAULTY, SOUND, Images, Make, Noisy, Rotated, Stream, load
 from storebench.auditing.checks import FaultKind
 
 SCRIPT = """
@@ -78,11 +79,14 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
 
 
-def test_a_key_tells_who_augmented_samples_are() -> None:
-    class Named(Stream):
-        def _sample(self, index: int) -> Any:
-            return super()._sample(index), index  # noised
+class Named(Stream):
+    """A stream whose second field tells who a sample is."""
 
+    def _sample(self, index: int) -> Any:
+        return super()._sample(index), index
+
+
+def test_a_key_tells_who_augmented_samples_are() -> None:
     hidden = storebench.audit(load(Stream(noise=True)))
     assert (hidden.faults, hidden.exit_code) == ((), 4)
     assert storebench.audit(load(Named(noise=True), num_workers=2), key=1).exit_code == 0
@@ -90,6 +94,36 @@ def test_a_key_tells_who_augmented_samples_are() -> None:
         load(Named(noise=True, splits=False), num_workers=2), key=lambda sample: sample[1]
     )
     assert [fault.kind for fault in repeated.faults] == [FaultKind.WORKERS_REPEAT]
+    # A map-style dataset has indices, and the key counts.
+    assert (
+        storebench.audit(load([(torch.ones(3), f"{at}") for at in range(70)], shuffle=True), key=1).exit_code
+        == 0
+    )
+
+
+def test_drawn_labels_and_equal_contents_are_doubts() -> None:
+    assert storebench.audit(load(Rotated(), shuffle=True)).exit_code == 4
+    alike = load(Stream())
+    alike.dataset._sample = lambda index: torch.tensor([max(index, 100)])  # type: ignore[attr-defined]
+    assert storebench.audit(alike).exit_code == 4
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_samples_of_both_loaders_are_found_by_the_dataset_that_both_read(workers: int) -> None:
+    data = Rotated()  # no content is twice the same
+    first, second = Subset(data, range(400)), Subset(data, range(390, COUNT))
+    options: dict[str, Any] = {"num_workers": workers, "persistent_workers": bool(workers), "shuffle": True}
+    report = storebench.audit(load(first, **options), against=load(second, **options))
+    assert FaultKind.OVERLAP in [fault.kind for fault in report.faults]
+    report = storebench.audit(
+        load(first, **options), against=load(Subset(data, range(400, COUNT)), **options)
+    )
+    assert FaultKind.OVERLAP not in [fault.kind for fault in report.faults]
+
+
+def test_augmentation_hides_whether_loaders_overlap() -> None:
+    report = storebench.audit(load(Noisy(np.random.rand), shuffle=True), against=load(Images()))
+    assert (report.faults, report.exit_code) == ((), 4)
 
 
 def test_the_loop_gets_the_batches_and_errors_of_its_loader() -> None:
@@ -131,7 +165,9 @@ def test_examples_name_keys_or_indices() -> None:
 
 
 def test_loaders_of_libraries_are_audited_by_the_rows_of_their_batches() -> None:
-    batches = [{"x": torch.arange(start, start + 4)[:, None], "label": torch.zeros(4)} for start in (0, 4, 4)]
+    batches = [
+        {"x": torch.arange(start, start + 4)[:, None], "label": torch.zeros(4)} for start in (0, 4, 0, 4)
+    ]
     (fault,) = storebench.audit(batches).faults
     assert fault.kind is FaultKind.REPEATED
     assert storebench.audit(batches[:2]).exit_code == 0
