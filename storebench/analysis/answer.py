@@ -115,6 +115,11 @@ def decide(
     if fastest and rounds < MIN_ROUNDS:
         after = f"undecided after {number_of(rounds, 'round')}"
         return told(f"{after}; {fastest.label} may be fastest; {MIN_ROUNDS} rounds decide.", fastest)
+    feeding = [choice for choice in ranked if choice.feeds and choice.verdict is Verdict.FASTER]
+    if accelerator and feeding and all(choice.loss is not TrainingChange.NOTHING for choice in feeding):
+        least = min(feeding, key=lambda choice: choice.loss.rank)
+        words = f"fast enough for {accelerator}: only {least.label}, but {least.loss}."
+        return told(words, least, taken=not equal)
     if best := _best(equal):
         return told(
             f"use {best.label}: {verb}ing is {number(best.times, 2)} times as fast as from {name}.",
@@ -127,6 +132,8 @@ def decide(
             return told(f"use {loses}", best, taken=True)
         is_open = not busy and any(choice.may_be_faster for choice in equal)
         for_now = " for now" if is_open else ""
+        if accelerator:
+            return told(f"no store is fast enough for {accelerator}.", best)
         return told(f"keep {name}{for_now}; {loses}", best)
     if not any(choice.may_be_faster for choice in others):
         return told(f"keep {name}: no other store {verb}s more than 10% faster.", fastest)

@@ -99,13 +99,9 @@ def choices_of(
     others = {cell.backend: cell for cell in every if _is_larger(cell, base)}
     others |= {cell.backend: cell for cell in panel.stored if cell is not base}
     curves = {curve.loader.key: curve for roof in roofs for curve in roof.curves}
-    # The handoff of squares is that of the files, and was measured beside the files only.
-    handoff_s = curves[base.key].constant_s if base.key in curves else math.inf
     choices = []
     for cell in (base, *others.values()):
         curve = curves.get(cell.key)
-        if curve is not None:
-            curve = dataclasses.replace(curve, constant_s=min(curve.constant_s, handoff_s))
         choices.append(
             Choice(
                 label=_label(cell, base),

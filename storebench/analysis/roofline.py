@@ -131,7 +131,10 @@ def rooflines(cells: Iterable[CellSummary]) -> list[Roofline]:
             # A GPU that crops tests two supply rates: one that includes it, and one to which it is added.
             for crops in (True, False) if real and cell.cell.model in MODEL_CROPS else (True,):
                 fed.setdefault((*_key(cell, crops=crops), cell.backend), []).append(cell)
-                handing.setdefault(_key(cell, any_state=True, crops=crops), []).append(cell)
+                for any_size in (True, False):
+                    handing.setdefault(_key(cell, any_state=True, any_size=any_size, crops=crops), []).append(
+                        cell
+                    )
         elif cell.cell.compute.kind is ComputeKind.NONE and cell.median("samples_per_s"):
             backends = loaders.setdefault(_key(cell), {})
             longest = backends.setdefault(cell.backend, cell)
@@ -140,7 +143,9 @@ def rooflines(cells: Iterable[CellSummary]) -> list[Roofline]:
     roofs = []
     for key, backends in loaders.items():
         ranked = sorted(backends.values(), key=lambda cell: backend_rank(cell.backend))
-        handed = handing.get(_key(ranked[0], any_state=True), [])
+        # A handoff that was not measured with larger squares is that of the images beside them.
+        keys = (_key(ranked[0], any_state=True, any_size=any_size) for any_size in (False, True))
+        handed = next((handing[key] for key in keys if key in handing), [])
         curves = (_curve(loader, fed.get((*key, loader.backend), []), handed) for loader in ranked)
         roofs.append(Roofline(curves=tuple(curves)))
     return sorted(roofs, key=_rank, reverse=True)
@@ -219,14 +224,17 @@ def _point(curve: Curve, cell: CellSummary) -> Point | None:
     )
 
 
-def _key(cell: CellSummary, *, any_state: bool = False, crops: bool = True) -> tuple[Any, ...]:
+def _key(
+    cell: CellSummary, *, any_state: bool = False, any_size: bool = False, crops: bool = True
+) -> tuple[Any, ...]:
     """Return the settings shared by a point and its supply rate."""
     free = _FREE | frozenset(STATE_COLUMNS) if any_state else _FREE
     fields = {name: cell.fields[name] for name in SETTING_COLUMNS if name not in free}
     if not cell.cell.workers:
         fields["loader"] = ""  # all of them make batches in the loop's own thread
     augmented = cell.cell.model if crops and cell.cell.model in MODEL_CROPS else ""
-    return (cell.dataset_key, augmented, *fields.values())
+    any_squares = (cell.environment_key, dataclasses.replace(cell.cell.data, image_size=None))
+    return (any_squares if any_size else cell.dataset_key, augmented, *fields.values())
 
 
 def _rank(roofline: Roofline) -> tuple[float, ...]:

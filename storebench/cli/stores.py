@@ -28,6 +28,7 @@ from storebench.cli.options import (
     SplitOption,
     SyntheticOption,
 )
+from storebench.errors import UsageError
 from storebench.settings.words import Split
 
 if TYPE_CHECKING:
@@ -206,8 +207,13 @@ def inspect(
     file or on a copy of its first samples. The last line says what a sample costs. Nothing is written to the file.
     """
     with exit_codes():
+        from storebench.record.manifest import MANIFEST_NAME
         from storebench.stores.inspection import inspect as inspected
 
+        if Path(path, MANIFEST_NAME).is_file():
+            raise UsageError(
+                "a store of storebench", where=str(path), hint="Measure it with 'storebench run'."
+            )
         inspection = inspected(path, samples=samples)
         if as_json:
             put_json({**dataclasses.asdict(inspection), "path": str(inspection.path)})

@@ -116,6 +116,32 @@ def test_files_are_kept_for_now_if_the_same_in_another_store_may_be_faster(sign:
     assert ("your files for now;" in sentence, taken) == (for_now, False)
 
 
+@pytest.mark.parametrize("busy", [False, True])
+@pytest.mark.parametrize(
+    ("others", "words", "taken"),
+    [
+        (
+            [choice(SAME, "1.0="), choice(OUTER, "4+"), choice(CROPS, "9+", feeds=True)],
+            "only a store, no random",
+            False,
+        ),
+        ([choice(OUTER, "4+", feeds=True), choice(CROPS, "9+", feeds=True)], "only a store, central", True),
+        ([choice(SAME, "2+", feeds=True), choice(CROPS, "9+", feeds=True)], "use a store, nothing", True),
+        (
+            [choice(SAME, "1.0="), choice(OUTER, "4+")],
+            "no store is fast enough for A100 80 GB, ResNet-50",
+            False,
+        ),
+    ],
+)
+def test_an_accelerator_that_the_files_starve_decides(
+    others: list[Choice], words: str, taken: bool, busy: bool
+) -> None:
+    sentence, _, is_taken = decide(FILES, others, accelerator="A100 80 GB, ResNet-50", busy=busy)
+    assert words in sentence[:1].lower() + sentence[1:]
+    assert (is_taken, len(sentence.split()) <= 24) == (taken, True)
+
+
 def test_files_that_feed_the_accelerator_are_kept() -> None:
     base = dataclasses.replace(FILES, feeds=True)
     assert not decide(base, [choice(SAME, "4+")], accelerator="A100 80 GB, ResNet-50")[2]
