@@ -49,7 +49,7 @@ $(STAMP): pyproject.toml constraints.txt storebench/system/kernel.c
 	touch $@
 
 setup-peers: setup ## Install formats, codecs and an object store of other projects as well (about 850 MB)
-	$(PIP_INSTALL) -e '.[peers,imagecodecs,opencv,simplejpeg,s3]'
+	$(PIP_INSTALL) -e '.[peers,imagecodecs,s3]'
 
 data: setup ## Find the datasets, or download them; synthetic stand-ins replace missing ones
 	-$(BIN)/storebench data fetch all

@@ -88,7 +88,10 @@ def _is_torchs(loader: Any) -> bool:
     """Whether torch's own iterators serve a loader: subclasses of other libraries have their own."""
     from torch.utils.data import DataLoader
 
-    return isinstance(loader, DataLoader) and type(loader)._get_iterator is DataLoader._get_iterator  # noqa: SLF001
+    kind, own = type(loader), ("__iter__", "_get_iterator")
+    return isinstance(loader, DataLoader) and all(
+        getattr(kind, name) is getattr(DataLoader, name) for name in own
+    )
 
 
 def _fresh(loader: Any) -> Any:

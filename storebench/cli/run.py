@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime as dt
+import itertools
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -362,4 +363,6 @@ def finish(
 
 def new_run_folder(name: str) -> Path:
     """Return the folder for a run that starts now: runs/YYYYMMDD-HHMMSS-NAME."""
-    return runs_dir() / f"{dt.datetime.now(dt.UTC):%Y%m%d-%H%M%S}-{name}"
+    stamped = f"{dt.datetime.now(dt.UTC):%Y%m%d-%H%M%S}-{name}"
+    names = (stamped, *(f"{stamped}-{number}" for number in itertools.count(2)))
+    return next(folder for folder in map(runs_dir().joinpath, names) if not folder.exists())

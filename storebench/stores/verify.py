@@ -16,7 +16,7 @@ from storebench.errors import CorruptDataError, CorruptStoreError, DigestMismatc
 from storebench.formats import Backend, Reader, get_format, parse_backend
 from storebench.formats.base import Batch, Indices
 from storebench.formats.registry import traits_of
-from storebench.record.manifest import CONVERT_AGAIN, Manifest
+from storebench.record.manifest import CONVERT_AGAIN, NAMES_NAME, Manifest, read_names
 from storebench.stores.find import check_sizes, read_digest_table
 from storebench.system.progress import Advance, Progress, silent
 
@@ -41,6 +41,8 @@ def verify_store(store: Path, reader: str | None = None, *, progress: Progress =
     table = read_digest_table(store, manifest)
     check_sizes(store, manifest)
     get_format(manifest.format).check_structure(store)
+    if (store / NAMES_NAME).exists():
+        read_names(store, manifest)
     with progress(f"verifying {store.name}") as advance:
         return verify_samples(store, manifest, table, reader, advance)
 
