@@ -364,5 +364,5 @@ def finish(
 def new_run_folder(name: str) -> Path:
     """Return the folder for a run that starts now: runs/YYYYMMDD-HHMMSS-NAME."""
     stamped = f"{dt.datetime.now(dt.UTC):%Y%m%d-%H%M%S}-{name}"
-    names = (stamped, *(f"{stamped}-{number}" for number in itertools.count(2)))
+    names = itertools.chain([stamped], (f"{stamped}-{number}" for number in itertools.count(2)))
     return next(folder for folder in map(runs_dir().joinpath, names) if not folder.exists())
