@@ -9,7 +9,7 @@ import pytest
 
 from storebench.errors import CorruptStoreError
 from storebench.formats.registry import get_format
-from storebench.testing.stores import COUNT, SHAPE, SmallStore, build_small_store
+from storebench.testing.stores import COUNT, SHAPE, SmallStore, build_small_store, read_pixels
 
 
 @pytest.fixture
@@ -58,3 +58,15 @@ def test_a_file_that_is_cut_short_is_an_error(store: SmallStore) -> None:
     path.write_bytes(path.read_bytes()[:-100_000])
     with pytest.raises(CorruptStoreError):
         store.open("direct")
+
+
+@pytest.mark.parametrize("codec", ["raw", "png"])
+def test_parts_that_are_written_one_by_one_follow_one_another(
+    codec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("storebench.formats.hdf5.get.BUFFER_BYTES", 10_000)
+    (tmp_path / "store").mkdir()
+    store = build_small_store(get_format("hdf5"), codec, tmp_path / "store")
+    for name in ("get", "direct"):
+        with store.open(name) as reader:
+            assert np.array_equal(read_pixels(reader, range(COUNT)), store.pixels)
