@@ -43,9 +43,9 @@ def _carried(batch: Any, made: tuple[Any, ...]) -> Carried:
 
 def made_of(values: Sequence[Any], indices: Sequence[Any] | None, key: Key, worker: int = 0) -> Made:
     """Return the samples of a batch, which were made of `indices` if they have any; None stands for a dropped one."""
-    places = [place for place, value in enumerate(values) if value is not None]
     dropped = tuple[int, ...]()
-    if len(places) < len(values):
+    if type(None) in set(map(type, values)):
+        places = [place for place, value in enumerate(values) if value is not None]
         if indices is not None:
             lost = [index for index, value in zip(indices, values, strict=True) if value is None]
             dropped = tuple(identify([()] * len(lost), lost, None).numbers.tolist())
