@@ -71,7 +71,7 @@ def audit(
     else:
         found.rows.append(("resume", "not tried (no state_dict)"))
     if against is not None:
-        _try_overlap(loader, _fresh(against), key, found)
+        _try_overlap(loader, against, key, log, found)
     return report_of(Served([log]), found.faults, found.rows, found.doubts)
 
 
@@ -185,11 +185,12 @@ def _compared(before: Integers, rest: Integers, got: Integers) -> Iterator[Fault
     )
 
 
-def _try_overlap(loader: Any, against: Any, key: Key, found: _Trials) -> None:
+def _try_overlap(loader: Any, against: Any, key: Key, log: LoaderLog, found: _Trials) -> None:
     """Compare the samples of two loaders: by their index in the one dataset that both read, by key, or by content."""
-    parts = [_indices_in_base(side) for side in (loader, against)] if key is None else [None, None]
-    if parts[0] and parts[1] and parts[0][0] is parts[1][0]:
-        ours, theirs, again = parts[0][1], parts[1][1], parts[0][1]
+    bases = [_base_of(side) for side in (loader, against)]
+    if key is None and log.seen and bases[0] is not None and bases[0] is bases[1]:
+        ours = _in_base(loader, log.seen[-1].order)
+        theirs, again = _in_base(against, _numbers(against, None)), ours
     else:
         by = by_content if key is None else key
         ours, theirs, again = (_numbers(side, by) for side in (loader, against, loader))
@@ -213,15 +214,20 @@ def _numbers(loader: Any, by: Key) -> Integers:
     return log.seen[-1].order if log.seen else np.empty(0, np.int64)
 
 
-def _indices_in_base(loader: Any) -> tuple[Any, Integers] | None:
-    """Return the dataset below all `Subset` of a map-style loader, and the loader's indices in it."""
+def _base_of(loader: Any) -> Any:
+    """Return the dataset below all `Subset` of a map-style loader of torch; None of others."""
+    from torch.utils.data import IterableDataset, Subset
+
+    dataset = loader.dataset if _is_torchs(loader) else None
+    while isinstance(dataset, Subset):
+        dataset = dataset.dataset
+    return None if isinstance(dataset, IterableDataset) else dataset
+
+
+def _in_base(loader: Any, indices: Integers) -> Integers:
     from torch.utils.data import Subset
 
-    log = _drain(_fresh(loader), None, LoaderLog(LoaderFacts()))
-    if not log.facts.is_map or not log.seen:
-        return None
     dataset: Any = loader.dataset
-    indices = log.seen[-1].order
     while isinstance(dataset, Subset):
         dataset, indices = dataset.dataset, np.asarray(dataset.indices)[indices]
-    return dataset, indices
+    return indices

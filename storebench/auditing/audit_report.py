@@ -25,7 +25,7 @@ class AuditReport:
     rows
         Coverage, order, epochs and resume, in words.
     name
-        The line that iterates the loader, and its dataset; "" if it was named by `storebench.audit`.
+        The line that iterates the loader, and its dataset; "" of a loader that is no torch ``DataLoader``.
     """
 
     faults: tuple[Fault, ...] = ()
@@ -39,7 +39,7 @@ class AuditReport:
         return 1 if self.faults else EXIT_INCONCLUSIVE if self.doubts else 0
 
     def as_dict(self) -> dict[str, Any]:
-        return {**dataclasses.asdict(self), "rows": dict(self.rows), "text": str(self)}
+        return {**dataclasses.asdict(self), "text": str(self)}
 
     def __str__(self) -> str:
         return "\n".join(_lines(self))

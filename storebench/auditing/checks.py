@@ -35,7 +35,6 @@ class FaultKind(enum.StrEnum):
     LABELS_CHANGE = "changing labels"
     RESUME = "wrong resume"
     OVERLAP = "overlapping datasets"
-    NOT_REPEATED = "not deterministic"
 
 
 @dataclass(frozen=True)

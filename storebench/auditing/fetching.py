@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from storebench.auditing.samples import Generators, Key, identify, rows_of
+from storebench.auditing.samples import Key, generator_states, identify, rows_of
 from storebench.profiling.guard import Guard
 
 
@@ -62,7 +62,6 @@ class NotingFetcher(Guard):
         self._fetcher, self._worker, self._key, self._deliver = fetcher, worker, key, deliver
         self._is_map = type(fetcher).__name__ == "_MapDatasetFetcher"
         self._batches = 0
-        self._generators = self.attempt(lambda: Generators(fetcher.dataset if self._is_map else None))
         collate = fetcher.collate_fn
 
         def noting_collate(samples: Any) -> Any:
@@ -85,8 +84,8 @@ class NotingFetcher(Guard):
         return self._deliver(batch, made)
 
     def _states(self) -> dict[str, int]:
-        generators = self._generators
-        return (self.attempt(generators.states) if generators is not None else None) or {}
+        dataset = self._fetcher.dataset if self._is_map else None
+        return self.attempt(functools.partial(generator_states, dataset)) or {}
 
     def _note(self, samples: Any) -> None:
         """Note the samples of a batch before they are collated."""

@@ -1,5 +1,6 @@
 """Who a sample is, its label, and the random numbers it is made with; all of it is read, and nothing is called."""
 
+import collections
 import hashlib
 import os
 import random
@@ -21,8 +22,8 @@ _KEY_FIELD, _SHARD_FIELD = "__key__", "__url__"
 _LABEL_FIELDS = ("label", "labels", "target", "cls", "y", "fine_label", "coarse_label")
 NO_LABEL = -(2**31)
 
-# An object's generators are found in its attributes, and in theirs.
-_DEPTH, _MOST_ITEMS = 6, 20
+# So many objects below a dataset are looked at for generators, and so many items of each list.
+_MOST_OBJECTS, _MOST_ITEMS = 2_000, 20
 
 Key = str | int | Callable[[Any], Any] | None
 
@@ -206,37 +207,35 @@ def _is_rows(value: Any) -> bool:
     return isinstance(value, list | tuple) or getattr(value, "ndim", 0) >= 1
 
 
-class Generators:
-    """The states of the random number generators that samples may be made with, as digests by name."""
+def generator_states(dataset: Any) -> dict[str, int]:
+    """Return digests of the states of the random number generators that samples may be made with, by name.
 
-    def __init__(self, dataset: Any) -> None:
-        self._dataset = dataset  # None of a stream: its workers may have to share generators
-
-    def states(self) -> dict[str, int]:
-        states = {"random": hash(random.getstate())}
-        if numpy := sys.modules.get("numpy"):
-            states["numpy.random"] = content_digest(numpy.random.get_state(legacy=False))
-        if torch := sys.modules.get("torch"):
-            states["torch"] = _digest(torch.get_rng_state().numpy().tobytes())
-        own = _own_generators(self._dataset, "dataset", _DEPTH)
-        return states | {name: _state_digest(generator) for name, generator in own}
+    Those of a stream's own object are left out (`dataset` is None): its workers may have to share them.
+    """
+    states = {"random": hash(random.getstate())}
+    if numpy := sys.modules.get("numpy"):
+        states["numpy.random"] = content_digest(numpy.random.get_state(legacy=False))
+    if torch := sys.modules.get("torch"):
+        states["torch"] = _digest(torch.get_rng_state().numpy().tobytes())
+    return states | {name: _state_digest(generator) for name, generator in _own_generators(dataset)}
 
 
-def _own_generators(value: Any, name: str, depth: int) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, random.Random | np.random.Generator | np.random.RandomState) or (
-        type(value).__name__ == "Generator" and type(value).__module__.startswith("torch")
-    ):
-        yield name, value
-    elif depth and isinstance(value, list | tuple):
-        for place, item in enumerate(value[:_MOST_ITEMS]):
-            yield from _own_generators(item, f"{name}[{place}]", depth - 1)
-    elif (
-        depth
-        and not isinstance(value, type)
-        and isinstance(attributes := getattr(value, "__dict__", None), dict)
-    ):
-        for attribute, item in list(attributes.items()):
-            yield from _own_generators(item, f"{name}.{attribute}", depth - 1)
+def _own_generators(dataset: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the generators in a dataset's attributes and in theirs, the nearest first, each object once."""
+    waiting, seen = collections.deque([("dataset", dataset)]), set[int]()
+    while waiting and len(seen) < _MOST_OBJECTS:
+        name, value = waiting.popleft()
+        if id(value) in seen or isinstance(value, type):
+            continue
+        seen.add(id(value))
+        if isinstance(value, random.Random | np.random.Generator | np.random.RandomState) or (
+            type(value).__name__ == "Generator" and type(value).__module__.startswith("torch")
+        ):
+            yield name, value
+        elif isinstance(value, list | tuple):
+            waiting.extend((f"{name}[{place}]", item) for place, item in enumerate(value[:_MOST_ITEMS]))
+        elif isinstance(attributes := getattr(value, "__dict__", None), dict):
+            waiting.extend((f"{name}.{attribute}", item) for attribute, item in attributes.items())
 
 
 def _state_digest(generator: Any) -> int:

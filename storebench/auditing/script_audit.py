@@ -13,7 +13,7 @@ from storebench.auditing.audit_report import report_of
 from storebench.auditing.checks import Served
 from storebench.auditing.epochs import LoaderLog
 from storebench.auditing.watching import watch
-from storebench.errors import EXIT_INCONCLUSIVE
+from storebench.errors import EXIT_INCONCLUSIVE, UsageError
 from storebench.profiling.guard import say
 from storebench.profiling.script import Watcher, options, run_script
 from storebench.system.whole_files import write_whole
@@ -74,6 +74,10 @@ def _logs_of_ranks(logs: list[LoaderLog]) -> list[list[LoaderLog]]:
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     path = Path(tempfile.gettempdir(), f"storebench-audit-{os.getuid()}-{os.getppid()}-{attempt}.pickle")
     with path.open("a+b") as file:
+        if os.fstat(file.fileno()).st_uid != os.getuid():
+            raise UsageError(
+                "this file is another user's", where=str(path), hint="Set TMPDIR to a folder of your own."
+            )
         fcntl.flock(file, fcntl.LOCK_EX)
         pickle.dump(logs, file)
         file.flush()

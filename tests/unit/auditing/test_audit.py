@@ -14,7 +14,18 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 import storebench
-from benchmarks.audit_cases import COUNT, FAULTY, SOUND, Images, Make, Noisy, Rotated, Stream, load
+from benchmarks.audit_cases import (
+    COUNT,
+    FAULTY,
+    SOUND,
+    Images,
+    Make,
+    Noisy,
+    OwnGenerator,
+    Rotated,
+    Stream,
+    load,
+)
 from storebench.auditing.checks import FaultKind
 
 SCRIPT = """
@@ -73,6 +84,7 @@ def test_a_script_keeps_its_words_and_gets_the_exit_code_of_the_audit(
         (report,) = json.loads((tmp_path / "out" / "audit.json").read_text())
         assert report["name"].startswith("train.py:7, ")
         assert bool(report["faults"]) == (word == "faulty")
+        assert [name for name, _ in report["rows"]].count("coverage") == 2
 
 
 def _environment() -> dict[str, str]:
@@ -155,6 +167,20 @@ def test_only_methods_that_the_loop_calls_are_called() -> None:
 
     report = storebench.audit(DataLoader(Careful(), 8, collate_fn=len, shuffle=True))
     assert report.exit_code == 0, str(report)
+
+
+def test_generators_are_found_among_objects_that_name_each_other() -> None:
+    class Node:
+        def __init__(self) -> None:
+            self.others: list[Node] = []
+
+    nodes = [Node() for _ in range(100)]
+    for node in nodes:
+        node.others = nodes
+    data = OwnGenerator("numpy")
+    data.nodes = nodes  # type: ignore[attr-defined]
+    (fault,) = storebench.audit(load(data, shuffle=True, num_workers=2)).faults
+    assert fault.kind is FaultKind.EQUAL_RANDOM
 
 
 def test_examples_name_keys_or_indices() -> None:
