@@ -32,7 +32,7 @@ def main(job: dict[str, Any]) -> int:
         sys.stderr.write(f"storebench: imported from {storebench.__file__}, not from {job['tree']}\n")
         return 5
     # Output of cells belongs in their logs; standard output is for this protocol alone.
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     try:
         scenario = Scenario.model_validate(job["scenario"], strict=False)
@@ -40,7 +40,7 @@ def main(job: dict[str, Any]) -> int:
         kept = [cells[position] for position in job["cells"]]
         with claimed(Path(job["folder"])):
             run = Run.create(scenario, Path(job["folder"]), kept)
-            print(run.run_id, file=answers, flush=True)
+            answers.write(f"{run.run_id}\n")
             for line in sys.stdin:
                 position, replicate = map(int, line.split())
                 single = dataclasses.replace(
@@ -49,7 +49,7 @@ def main(job: dict[str, Any]) -> int:
                     scenario=scenario.model_copy(update={"replicates": replicate + 1}),
                 )
                 execute(single, Path(job["stores"]), drop_caches=job["drop_caches"])
-                print("done", file=answers, flush=True)
+                answers.write("done\n")
     except StorebenchError as error:
         sys.stderr.write(f"storebench: {error}\n")
         return error.exit_code
