@@ -26,7 +26,10 @@ class Outcome:
     def summary(self) -> str:
         """The line with the number of cells in each state, and the exit code."""
         counts = ", ".join(f"{count} {state}" for state, count in self.counts.items())
-        return f"{self.line} [{counts}; exit code {self.exit_code}]"
+        return f"{self.line} [{'; '.join(filter(None, (counts, f'exit code {self.exit_code}')))}]"
+
+
+SAME_CODE = Outcome(exit_code=errors.EXIT_OK, line="both sides are the same code: no regression", counts={})
 
 
 def outcome(results: Sequence[CellResult]) -> Outcome:

@@ -270,26 +270,28 @@ def check(
     """
     with exit_codes():
         from storebench.check.judge import judge
-        from storebench.check.outcome import outcome, verdict_table
+        from storebench.check.outcome import SAME_CODE, outcome, verdict_table
         from storebench.check.sides import read_side, same_code
         from storebench.system.whole_files import write_whole
 
         if same_code(baseline, contender):
-            write_out("both sides are the same code and the same cells: no regression [exit code 0]")
-            return
-        after, before = read_side(contender, baseline=False), read_side(baseline, baseline=True)
-        results = judge(before, after, counters_only=counters_only)
-        decided = outcome(results)
+            results, decided = [], SAME_CODE
+        else:
+            after, before = read_side(contender, baseline=False), read_side(baseline, baseline=True)
+            results = judge(before, after, counters_only=counters_only)
+            decided = outcome(results)
         verdicts = verdict_table(results)
         if markdown is not None:
-            lines = ("### storebench check", f"**{escaped(decided.summary)}**", verdicts.to_markdown())
+            lines = ["### storebench check", f"**{escaped(decided.summary)}**"]
+            lines += [verdicts.to_markdown()] if results else []
             write_whole(markdown, "\n\n".join(lines))
         if as_json:
             cells = [dataclasses.asdict(result) for result in results]
             put_json({"outcome": dataclasses.asdict(decided), "cells": cells})
         else:
-            write_out(drawn(verdicts))
-            put("", decided.summary)
+            if results:
+                write_out(drawn(verdicts) + "\n")
+            put(decided.summary)
         raise typer.Exit(decided.exit_code)
 
 

@@ -53,6 +53,18 @@ def test_json_holds_everything_and_markdown_the_same_table(sides: tuple[Path, Pa
     ]
 
 
+def test_two_sides_of_the_same_code_have_an_outcome_as_well(tmp_path: Path) -> None:
+    sides, comment = (tmp_path / "a", tmp_path / "b"), tmp_path / "check.md"
+    for folder in sides:
+        folder.mkdir()
+        (folder / PAIRING_NAME).write_text('{"pairing": "equal", "same": true}')
+    code, out, _ = run(*sides, "--markdown", comment)
+    assert (code, out.count("\n"), "the same code" in out) == (0, 1, True)
+    assert out.strip() in comment.read_text()
+    code, out, _ = run(*sides, "--json")
+    assert (json.loads(out)["outcome"]["exit_code"], json.loads(out)["cells"]) == (0, [])
+
+
 def test_the_last_line_is_the_outcome(sides: tuple[Path, Path]) -> None:
     code, out, err = run(*sides)
     assert (code, err) == (5, "")
