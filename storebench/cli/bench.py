@@ -221,7 +221,7 @@ def bench(
             limits: dict[str, Any] = {"timeout_s": timeout_s, "stall_s": loaded.stall_s}
             limits |= {} if budget is None else {"budget": budget}
             limited = dataclasses.replace(run, scenario=run.scenario.model_copy(update=limits))
-            with reported_after_interrupt(folder, report):
+            with reported_after_interrupt(folder, as_json=as_json, report=report):
                 results = executed(
                     limited, place, address, drop_caches=drop_caches, retry_failed=retry_failed
                 )

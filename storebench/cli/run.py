@@ -157,8 +157,9 @@ def run(
             _refuse_beside_resume(given, out)
             with continued(folder, place) as run:
                 require_devices(run.cells)
-                results = executed(run, place, drop_caches=drop_caches)
-            kept = None if place == stores_dir() else place
+                kept = None if place == stores_dir() else place
+                with reported_after_interrupt(folder, as_json=as_json, stores=kept, named=named):
+                    results = executed(run, place, drop_caches=drop_caches)
             finish(folder, results, as_json=as_json, stores=kept, named=named)
             return
         refuse_places(backends or ())
@@ -204,7 +205,10 @@ def run(
         cells = scenario.cells()
         require_devices(cells)
         words = ["run", *["--drop-caches"] * drop_caches]
-        with begun(scenario, cells, folder, place, words, first) as run:
+        with (
+            begun(scenario, cells, folder, place, words, first) as run,
+            reported_after_interrupt(folder, as_json=as_json, stores=stores, named=named),
+        ):
             results = executed(run, place, drop_caches=drop_caches)
         finish(folder, results, as_json=as_json, stores=stores, named=named)
 
@@ -301,16 +305,28 @@ def continued_by(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def reported_after_interrupt(folder: Path, report: Path | None) -> Iterator[None]:
-    """Write the report of an interrupted run, if it has records."""
+def reported_after_interrupt(
+    folder: Path,
+    *,
+    as_json: bool,
+    stores: Path | None = None,
+    named: Sequence[Accelerator] = (),
+    report: Path | None = None,
+) -> Iterator[None]:
+    """Print the summary of an interrupted run and write its report, if it has records."""
     from storebench.analysis.checks.records import read_results
     from storebench.record.lines import RECORDS_NAME
 
     try:
         yield
     except KeyboardInterrupt:
-        if report is not None and (folder / RECORDS_NAME).is_file():
-            write_page(read_results(folder / RECORDS_NAME, allow_invalid=True), report)
+        if (folder / RECORDS_NAME).is_file():
+            results = read_results(folder / RECORDS_NAME, allow_invalid=True)
+            with contextlib.suppress(OSError):  # the terminal has gone
+                if not as_json:
+                    print_summary(results, named, stores)
+            if report is not None:
+                write_page(results, report)
         raise
 
 

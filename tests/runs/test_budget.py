@@ -77,3 +77,16 @@ def test_an_interrupted_run_reports_on_what_it_has(bench: Bench, tmp_path: Path)
     done = bench.cli(*words, "--resume", "--budget", "1 s")
     assert len(json.loads(done.stdout)) == rounds(run).total()
     assert "Undecided for want of time, 1 s" in (report / "report.md").read_text()
+
+
+def test_an_interrupted_run_ends_with_the_summary_of_its_rounds(bench: Bench, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    words = ("run", "png", "lmdb", "-d", "mnist", "--synthetic", "--limit", "320", "--replicates", "900")
+    with started(bench, *words, "--threads", "1", "--stores", bench.stores, "--out", run) as process:
+        wait_for(lambda: (run / RECORDS_NAME).is_file() and rounds(run).total() > 2)
+        process.send_signal(signal.SIGINT)
+        output, error = process.communicate(timeout=60)
+    assert process.returncode == 130, error
+    assert "INCOMPLETE" in output
+    rows = {line.split("  ")[0] for line in output.splitlines()}
+    assert {"PNG files", "LMDB"} <= rows
