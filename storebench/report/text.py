@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from storebench.analysis.table import Table
 from storebench.plain_text import plain
 
-# Lines of a table; the page has the columns that do not fit.
+# Lines of a table; columns beyond them are named, and not shown.
 _MOST_LINES = 45
 
 # Longer cells may be broken into lines.
@@ -42,7 +42,7 @@ def text(table: Table, width: int) -> str:
         block = [0, *range(start, end)]
         made = _block([columns[n] for n in block], [least[n] for n in block], width)
         if start > 1 and len(lines) + len(made) > _MOST_LINES:
-            lines.append(f"The page has more columns: {', '.join(head for head, _ in columns[start:])}.")
+            lines.append(f"Columns not shown: {', '.join(head for head, _ in columns[start:])}.")
             break
         lines += ["", *made] if start > 1 else made
         start = end
