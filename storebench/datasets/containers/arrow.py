@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from storebench.datasets.base import Image
 from storebench.datasets.containers.base import Container, Labels, reading_file
 from storebench.datasets.containers.pixels import image_or_pixels
-from storebench.errors import CorruptDataError
+from storebench.errors import CorruptDataError, UsageError
 
 reading = partial(
     reading_file,
@@ -75,7 +75,7 @@ class Rows(Container):
         varying = [name for name in holding if not pa.types.is_fixed_size_binary(schema.field(name).type)]
         image = self.image_field(schema.names, path, varying or holding)  # others may be digests
         if image not in holding:
-            raise CorruptDataError(
+            raise UsageError(
                 f"the column {image} holds {schema.field(image).type}, not the bytes of image files",
                 where=path,
                 hint="Name another column with #IMAGE,LABEL.",

@@ -19,7 +19,7 @@ from storebench.datasets.base import MOST_SAMPLES, Image
 from storebench.datasets.folder import MOST_LABEL, ONE_CLASS
 from storebench.datasets.images import MOST_FILE_BYTES
 from storebench.datasets.sources import fingerprint, open_source, unreadable
-from storebench.errors import CorruptDataError, DataNotFoundError, UnknownNameError
+from storebench.errors import CorruptDataError, DataNotFoundError, UnknownNameError, UsageError
 
 # The usual names of the fields of a sample, in the order in which they are tried.
 IMAGE_FIELDS = (
@@ -85,7 +85,7 @@ class Labels:
             return
         kind = f"{len(value):,} characters long" if isinstance(value, str) else f"a {type(value).__name__}"
         what = f"the label of sample {len(self)} is {kind}, not one whole number or text"
-        raise CorruptDataError(what, where=where or self._where, hint=_OTHER_FIELD)
+        raise UsageError(what, where=where or self._where, hint=_OTHER_FIELD)
 
     def skip(self, count: int) -> None:
         """Append samples that have no label."""
@@ -106,7 +106,7 @@ class Labels:
         if not used:
             if self._asked.label and len(self):
                 what = f"no sample has a label in {self._asked.label}"
-                raise CorruptDataError(what, where=self._where, hint=_OTHER_FIELD)
+                raise UsageError(what, where=self._where, hint=_OTHER_FIELD)
             return Classes(np.zeros(len(self), np.int64), (ONE_CLASS,))
         are_numbers = isinstance(used[0], int)
         if are_numbers and names and not 0 <= min(used) <= max(used) < len(names):
@@ -116,7 +116,7 @@ class Labels:
         order = list(range(max(used) + 1)) if small else sorted(set(used))
         class_names = tuple(names) if small and names else tuple(map(str, order))
         if len(order) > MOST_LABEL + 1:
-            raise CorruptDataError(
+            raise UsageError(
                 f"{len(order):,} different labels, which are no classes", where=self._where, hint=_OTHER_FIELD
             )
         place = {key: number for number, key in enumerate(order)}
@@ -232,10 +232,10 @@ class Container(ABC):
         names = sorted(holding or fields)
         usual = next((name for name in IMAGE_FIELDS if name in names), None)
         if usual is None:
-            raise CorruptDataError(
+            raise UsageError(
                 f"no field with a usual name for images among {listed(names)}",
                 where=where,
-                hint="Name it: write #IMAGE,LABEL behind the path.",
+                hint="Name the one that holds all images: write #IMAGE,LABEL behind the path.",
             )
         return usual
 

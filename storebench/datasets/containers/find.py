@@ -246,7 +246,7 @@ def _saved(state: Path, beside: Sequence[str]) -> list[str]:
         raise CorruptDataError("lists no data files", where=state, hint=hint) from error
     if chosen:
         what = f"a selection of the rows ({chosen[0]}), which is not read"
-        raise CorruptDataError(what, where=state, hint="Call flatten_indices() and save the dataset again.")
+        raise UsageError(what, where=state, hint="Call flatten_indices() and save the dataset again.")
     if not set(names) <= set(beside):
         raise CorruptDataError("lists files that are not in its folder", where=state, hint=hint)
     return names

@@ -14,7 +14,7 @@ import numpy as np
 from storebench.datasets.base import Image
 from storebench.datasets.containers.base import IMAGE_FIELDS, Container, Labels, reading_file
 from storebench.datasets.containers.pixels import image_or_pixels, refuse_large
-from storebench.errors import CorruptDataError, MissingDependencyError
+from storebench.errors import MissingDependencyError, UsageError
 
 with contextlib.suppress(ImportError):
     importlib.import_module("hdf5plugin")  # it adds filters to the library
@@ -50,8 +50,8 @@ class Hdf5Arrays(Container):
             fits = _layouts(images, None if classes is None else classes.size)
             if not fits:
                 shape = " x ".join(map(str, images.shape))
-                what = f"{self._image} holds {images.dtype} {shape}: neither uint8 pixels nor bytes of image files"
-                raise CorruptDataError(what, where=path, hint=_OTHER)
+                what = f"{self._image} holds {images.dtype} {shape}: neither uint8 pixels, grey or RGB, nor bytes of image files"
+                raise UsageError(what, where=path, hint=_OTHER)
             self._layout, count = fits[0], len(images)
             if self._layout:
                 sides = dict(zip(self._layout, images.shape, strict=True))
@@ -117,7 +117,7 @@ def checked_array(name: str, arrays: dict[str, Any], path: Path) -> Any:
     data = arrays[name]
     if isinstance(data, str):
         hint = "Copy its values into one array of this file."
-        raise CorruptDataError(f"{name} is {data}, which is not read", where=path, hint=hint)
+        raise UsageError(f"{name} is {data}, which is not read", where=path, hint=hint)
     for code, _ in filters_of(data):
         if not h5py.h5z.filter_avail(code):
             what = f"{name} needs the filter {code} of HDF5, which is not installed"
@@ -125,7 +125,7 @@ def checked_array(name: str, arrays: dict[str, Any], path: Path) -> Any:
     kind = data.attrs.get(_MATLAB, b"")
     if "MATLAB_object_decode" in data.attrs or kind in (b"cell", b"char"):
         what = f"{name} is a {kind.decode()} of MATLAB, which is not read"
-        raise CorruptDataError(what, where=path, hint="Save it as an array of numbers.")
+        raise UsageError(what, where=path, hint="Save it as an array of numbers.")
     return data
 
 
@@ -150,7 +150,7 @@ def _layouts(data: Any, count: int | None) -> list[str]:
 
 def _add(data: Any, count: int, labels: Labels, path: Path) -> None:
     if not data.size == max(data.shape) == count:
-        raise CorruptDataError(
+        raise UsageError(
             f"{data.name} has shape {data.shape}, not one label for each of {count:,} images",
             where=path,
             hint=_OTHER,

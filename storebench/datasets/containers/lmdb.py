@@ -56,10 +56,11 @@ class LmdbRecords(Container):
             key, why = wrong[0]
             pickled = is_pickle(self._value(key))
             reason = "pickled, which could run any code" if pickled else f"no Datum of Caffe either: {why}"
-            raise CorruptDataError(
+            # Among images, it is damaged; a database of others is whole.
+            raise (CorruptDataError if samples else UsageError)(
                 f"its value is no image file, and {reason}",
                 where=f"{path}: key {key_text(key)}",
-                hint="Write it again as an image file; named databases are not read.",
+                hint="Write the values as image files; named databases are not read.",
             )
         used = {pattern.replace(b"image", b"label") for pattern in samples}
         left = [key_text(key) for pattern, (key, _) in others.items() if pattern not in used]
@@ -154,6 +155,9 @@ def shared_lmdb(path: Path, **options: Any) -> Any:
     env = _environments.get(key)
     if env is None:
         _environments[key] = env = open_lmdb(path, **options)
+    elif not options.items() <= env.flags().items():
+        what, hint = "it is open in this process with another readahead", "Close that reader first."
+        raise UsageError(what, where=path, hint=hint)
     return env
 
 

@@ -16,7 +16,7 @@ from storebench.datasets.base import Image
 from storebench.datasets.containers.base import ByteSpans, Labels, NamedFields, Ranges
 from storebench.datasets.containers.pixels import image_or_pixels
 from storebench.datasets.sources import open_source, read_file
-from storebench.errors import CorruptDataError
+from storebench.errors import CorruptDataError, UsageError
 from storebench.system.json_text import complaint, parse_json
 from storebench.units import number_of
 
@@ -85,7 +85,7 @@ class MdsShards(Ranges):
         label = self.label_field(columns, index, image)
         self._encoding = columns[image]
         if self._encoding not in (*_FILES, _PIL):
-            raise CorruptDataError(
+            raise UsageError(
                 f"images encoded as {self._encoding!r}; read are {', '.join((*_FILES, _PIL))}",
                 where=paths[0],
                 hint="Write them as jpeg, png or bytes.",

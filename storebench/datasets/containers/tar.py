@@ -15,7 +15,7 @@ from storebench.datasets.folder import is_left_out, mixes_splits, split_of
 from storebench.datasets.images import EXTENSIONS
 from storebench.datasets.names import SampleNames
 from storebench.datasets.sources import Member, members, open_source
-from storebench.errors import CorruptDataError
+from storebench.errors import CorruptDataError, UsageError
 from storebench.system.json_text import parse_json
 from storebench.units import number_of
 
@@ -58,7 +58,7 @@ class TarShards(Ranges):
                     if time.perf_counter() > self.deadline:
                         break
         if not len(self.spans):
-            raise CorruptDataError(
+            raise UsageError(
                 f"no sample has an image; its fields are {listed(sorted(lone))}",
                 where=self.files[0],
                 hint="Name the field of the images: write #IMAGE,LABEL behind the path.",

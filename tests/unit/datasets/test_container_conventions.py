@@ -170,18 +170,18 @@ def _object(path: Path, kind: str, **attributes: Any) -> Path:
 
 
 NOT_WHOLE: dict[str, tuple[Write, type[StorebenchError], str]] = {
-    "virtual": (lambda path: str(_virtual(path)), CorruptDataError, "images is a virtual data set, which is not read"),
+    "virtual": (lambda path: str(_virtual(path)), UsageError, "images is a virtual data set, which is not read"),
     "external link": (
-        lambda path: str(_linked(path, h5py.ExternalLink("other.h5", "values"))), CorruptDataError,
+        lambda path: str(_linked(path, h5py.ExternalLink("other.h5", "values"))), UsageError,
         "images is a link to other.h5, which is not read",
     ),
-    "broken link": (lambda path: str(_linked(path, h5py.SoftLink("/gone"))), CorruptDataError, "a link to /gone"),
-    "raw file": (lambda path: str(_raw_file(path)), CorruptDataError, "images is in the file .*pixels.bin"),
+    "broken link": (lambda path: str(_linked(path, h5py.SoftLink("/gone"))), UsageError, "a link to /gone"),
+    "raw file": (lambda path: str(_raw_file(path)), UsageError, "images is in the file .*pixels.bin"),
     "Blosc": (
         lambda path: str(_filtered(path, 32001)), MissingDependencyError,
         r"needs the filter 32001 of HDF5, which is not installed\. Run: pip install hdf5plugin",
     ),
-    "a cell": (lambda path: str(_object(path, "cell")), CorruptDataError, "y is a cell of MATLAB"),
+    "a cell": (lambda path: str(_object(path, "cell")), UsageError, "y is a cell of MATLAB"),
 }  # fmt: skip
 
 
@@ -282,7 +282,7 @@ def test_no_label_is_never_a_class_that_moves_the_others(case: str, tmp_path: Pa
 def test_two_negative_labels_beside_names_and_a_field_without_labels_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CorruptDataError, match="there are names of 2 classes"):
         opened(_parquet(tmp_path / "a", [0, 1, -1, -2], ("cat", "dog")))
-    with pytest.raises(CorruptDataError, match="no sample has a label in label"):
+    with pytest.raises(UsageError, match="no sample has a label in label"):
         opened(_parquet(tmp_path / "b", [-1, -1]) + "#image,label")
 
 
@@ -369,7 +369,7 @@ def test_a_selection_is_refused_by_name(state: dict[str, Any], cli: Cli, tmp_pat
     about = {"_data_files": [{"filename": "photos-train.arrow"}], "_indices_files": None} | state
     (folder / "state.json").write_text(json.dumps(about))
     done = cli("convert", "lmdb", "--dataset", f"hf:{folder}")
-    assert done.returncode == 5
+    assert done.returncode == 2
     assert "a selection of the rows" in done.stderr
     assert "flatten_indices() and save the dataset again" in done.stderr
 

@@ -313,36 +313,36 @@ REFUSED: dict[str, tuple[Write, str]] = {
     "cut LMDB": (_cut("Caffe", "data.mdb", 0.5), "data.mdb: cut short"),
     "cut HDF5": (_cut("HDF5", "a.h5", 0.5), "a.h5: HDF5 cannot read it"),
     "a damaged record": (_damaged_record, "checksum is wrong"),
+    "another folder": (_index("shard.00001", "../shard.00001"), "outside of its folder"),
+    "large pixels": (_large((3, 10**6, 10**6, 3)), "an image of 1,000,000 x 1,000,000 x 3, not of"),
+    "labels apart": (_tar({"a.jpg": JPEG, "b.jpg": JPEG, "a.cls": b"0", "b.cls": b"1"}), "labels are apart"),
+    "a field twice": (_tar({"a.jpg": JPEG, "./a.jpg": JPEG}), "several members of one name in the sample a"),
+    "a path only": (_parquet({"image": PATHS}), "Write the images into the table"),
+    "no image": (_parquet({"image": [b"text"]}), "4 bytes that are no image file"),
+    "an image that does not decode": (_parquet({"image": [JPEG[:400]]}), "row 0: a JPEG that is cut short"),
+}
+WHOLE: dict[str, tuple[Write, str]] = {
+    "no container": (_bytes(b"PATH 1\n" * 100), "by its content"),
+    "gzip": (_bytes(b"\x1f\x8b" + bytes(600), ".gz"), "Unpack it first"),
+    "fields of LMDB": (_lmdb([JPEG], "#a"), "LMDB has no fields"),
     "a pickle": (_lmdb(pickled([JPEG, JPEG])), "key 00000000: its value is no image file, and pickled"),
     "a named database": (
         lambda folder: str(write_lmdb(folder, numbered([JPEG]), name="train")),
         "named databases are not read",
     ),
-    "another folder": (_index("shard.00001", "../shard.00001"), "outside of its folder"),
-    "large pixels": (_large((3, 10**6, 10**6, 3)), "an image of 1,000,000 x 1,000,000 x 3, not of"),
     "no field": (_tar({"a.jpg": JPEG}, "#png"), "its fields are jpg"),
-    "labels apart": (_tar({"a.jpg": JPEG, "b.jpg": JPEG, "a.cls": b"0", "b.cls": b"1"}), "labels are apart"),
     "a label without end": (_tar({"a.jpg": JPEG, "a.cls": b"1" * 5000}), "is 5,000 characters long"),
-    "a field twice": (_tar({"a.jpg": JPEG, "./a.jpg": JPEG}), "several members of one name in the sample a"),
-    "a path only": (_parquet({"image": PATHS}), "Write the images into the table"),
     "several labels": (
         _parquet({"image": [JPEG], "label": [[1, 2]]}),
         "a list, not one whole number or text",
     ),
-    "no image": (_parquet({"image": [b"text"]}), "4 bytes that are no image file"),
-    "an image that does not decode": (_parquet({"image": [JPEG[:400]]}), "row 0: a JPEG that is cut short"),
     "fractions": (_large((6, 20, 30, 3), np.float32), "images holds float32 6 x 20 x 30 x 3"),
 }
-NOT_FOUND: dict[str, tuple[Write, str]] = {
-    "no container": (_bytes(b"PATH 1\n" * 100), "by its content"),
-    "gzip": (_bytes(b"\x1f\x8b" + bytes(600), ".gz"), "Unpack it first"),
-    "fields of LMDB": (_lmdb([JPEG], "#a"), "LMDB has no fields"),
-}
 
 
-@pytest.mark.parametrize("case", [*REFUSED, *NOT_FOUND])
+@pytest.mark.parametrize("case", [*REFUSED, *WHOLE])
 def test_what_cannot_be_read_is_refused_in_one_line(case: str, cli: Cli, tmp_path: Path) -> None:
-    write, says = (REFUSED | NOT_FOUND)[case]
+    write, says = (REFUSED | WHOLE)[case]
     text = write(tmp_path / "data")
     name = text if text.startswith("hf:") else f"container:{text}"
     done = cli("convert", "lmdb", "--dataset", name, "--out", "stores")

@@ -14,7 +14,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from storebench.errors import CorruptDataError, DataNotFoundError, MissingDependencyError, StorebenchError
+from storebench.errors import (
+    CorruptDataError,
+    DataNotFoundError,
+    MissingDependencyError,
+    StorebenchError,
+    UsageError,
+)
 from storebench.probes.machine import IN_MEMORY, mount_of
 from storebench.probes.page_cache import warm
 from storebench.probes.page_count import resident
@@ -251,8 +257,8 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], type[StorebenchError], str]] = 
     "cut LMDB": (
         lambda folder: _cut(write_lmdb(folder, numbered([bytes(12_300)] * 100))), CorruptDataError, "its pages need",
     ),
-    "pickles": (lambda folder: write_lmdb(folder, numbered(pickled(IMAGES))), CorruptDataError, "could run any code"),
-    "numbers": (lambda folder: _in_file(folder / "a.h5", x=np.arange(500.0)), CorruptDataError, "neither uint8 pixels"),
+    "pickles": (lambda folder: write_lmdb(folder, numbered(pickled(IMAGES))), UsageError, "could run any code"),
+    "numbers": (lambda folder: _in_file(folder / "a.h5", x=np.arange(500.0)), UsageError, "neither uint8 pixels"),
     "damaged chunk": (_damaged_chunk, CorruptDataError, "HDF5 cannot read it"),
     "a filter that is not there": (_filtered, MissingDependencyError, "32001"),
 }  # fmt: skip
