@@ -83,8 +83,8 @@ COPIES = 6
 # Batches that the DataLoader keeps on their way for each worker.
 AHEAD = 2
 
-# A reader that keeps decoded pixels is found by comparing passes, in states in which an epoch may have several.
-FEWEST_PASSES, _SEVERAL_PASSES = 2, (CacheState.WARM, CacheState.ANY)
+# States in which an epoch may serve the samples more than once.
+_SEVERAL_PASSES = (CacheState.WARM, CacheState.ANY)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -380,8 +380,7 @@ class _Lengths:
         steps = max(self._fewest, wanted)
         if state not in _SEVERAL_PASSES:
             return {"max_steps": min(steps, self._most)}
-        per_pass = min(self._most, math.ceil(steps / FEWEST_PASSES))
-        return {"max_steps": per_pass, "warmup_steps": WARMUP_STEPS, "passes": math.ceil(steps / per_pass)}
+        return self._of_steps(steps, WARMUP_STEPS)
 
     def of_handoff(self, *, is_encoded: bool) -> dict[str, Any]:
         """Return the keys of a matrix beside an accelerator so slow that a batch is ready after the first ones."""
@@ -390,8 +389,11 @@ class _Lengths:
         keys: dict[str, Any] = {"compute": [f"{ComputeKind.EMULATED}:{pause_ms}"]}
         if "max_steps" in self._asked:
             return keys
-        steps = self._with_rate(self._in_flight)
-        keys |= {"max_steps": min(steps, self._most), "warmup_steps": self._in_flight}
+        return keys | self._of_steps(self._with_rate(self._in_flight), self._in_flight)
+
+    def _of_steps(self, steps: int, warmup_steps: int) -> dict[str, Any]:
+        """Return the keys of a matrix for at least so many steps, in several passes where one has fewer."""
+        keys = {"max_steps": min(steps, self._most), "warmup_steps": warmup_steps}
         return keys | ({"passes": math.ceil(steps / self._most)} if steps > self._most else {})
 
     def _with_rate(self, warmup_steps: int) -> int:
