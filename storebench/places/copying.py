@@ -126,9 +126,11 @@ def clean(url: str) -> int:
 
 def _remove(place: ObjectStore, prefix: str) -> int:
     """Delete the objects below a prefix, manifests first, so that no part passes for a whole store."""
-    keys = sorted(place.sizes(prefix), key=lambda key: not key.endswith(f"/{MANIFEST_NAME}"))
+    keys = place.sizes(prefix).keys()
+    manifests = {key for key in keys if key.endswith(f"/{MANIFEST_NAME}")}
     with ThreadPoolExecutor(COPYING) as pool:
-        list(pool.map(place.delete, keys))
+        for part in (manifests, keys - manifests):
+            list(pool.map(place.delete, part))
     return len(keys)
 
 

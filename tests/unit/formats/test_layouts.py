@@ -87,6 +87,14 @@ def test_lmdbs_readahead_reaches_the_kernel(value: str, build: Build) -> None:
     assert ("rr" in flags) == (value == "off")  # rr: advised that it will be read at random
 
 
+def test_two_readaheads_of_one_lmdb_in_one_process_are_refused(build: Build) -> None:
+    small = build("lmdb", "raw")
+    with small.open(), pytest.raises(UsageError, match="another readahead"):
+        small.format.reader(small.path, small.manifest, "get", {"readahead": "off"})
+    with small.format.reader(small.path, small.manifest, "get", {"readahead": "off"}) as reader:
+        np.testing.assert_array_equal(read_pixels(reader, [3]), small.pixels[[3]])
+
+
 def test_an_lmdb_that_was_rebuilt_is_not_read_through_the_old_one(build: Build, tmp_path: Path) -> None:
     small = build("lmdb", "raw")
     other = tmp_path / "other"
