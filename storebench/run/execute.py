@@ -170,6 +170,9 @@ def prepare(
     built: dict[tuple[DatasetSpec, str], Prepared] = {}
     opened: dict[DatasetSpec, Dataset] = {}
     say_once = functools.cache(lambda line: watcher.store(cell).say(line))
+    trained = {
+        (cell.data, store_name_of(cell.backend)) for cell in cells if cell.compute.kind is ComputeKind.REAL
+    }
     prepared = {}
     for cell in cells:
         key = (cell.data, store_name_of(cell.backend))
@@ -181,7 +184,8 @@ def prepare(
                 )
             backend, dataset = parse_backend(key[1]), opened[cell.data]
             store = ensure_store(cell.data, backend, stores, dataset=dataset, options=options)
-            test = _test_store(cell, store.manifest, scenario.test_limit, stores, options, say_once)
+            limit = scenario.test_limit if key in trained else 0
+            test = _test_store(cell, store.manifest, limit, stores, options, say_once)
             built[key] = Prepared(store=store.path.resolve(), manifest=store.manifest, test_store=test)
         steps = -(-built[key].manifest.count // cell.batch_size) * (cell.passes or 1)
         if steps < cell.workers * cell.ranks:
@@ -224,7 +228,7 @@ def _test_store(
     cell: Cell, train: Manifest, limit: int, stores: Path, options: BuildOptions, say: Say
 ) -> Path | None:
     """Return the store of test samples of the same origin, or None, which is said, if the dataset has none."""
-    if cell.data.split != Split.TRAIN or limit == 0 or cell.compute.kind is not ComputeKind.REAL:
+    if cell.data.split != Split.TRAIN or limit == 0:
         return None
     synthetic = train.dataset.provenance.origin is Origin.SYNTHETIC
     spec = dataclasses.replace(cell.data, split=Split.TEST, size=None, limit=limit, synthetic=synthetic)

@@ -14,11 +14,12 @@ import pytest
 from storebench.loading.augment import Augment
 from storebench.ranks.membership import Membership
 from storebench.ranks.trainers import Trainer
-from storebench.settings.words import Share, TrainerData
+from storebench.run.execute import Silent, prepare
+from storebench.settings.words import ComputeKind, Share, TrainerData
 from storebench.training.models import get_model
 from storebench.worker.setup import Setup, augment_of, device_of
 from storebench.worker.sharding import Sampling
-from tests.support.harness_tools import Bench, cell_job, scenario
+from tests.support.harness_tools import SMALL_MATRIX, Bench, cell_job, scenario
 
 COUNT = 50
 
@@ -113,6 +114,16 @@ def test_a_reader_that_holds_all_pixels_serves_from_memory(
     assert setup.limit is None
     with setup.outside_limit() as nothing:
         assert nothing is None
+
+
+@pytest.mark.parametrize("compute", [["none", "real"], ["real", "none"]])
+def test_a_trained_cell_has_test_samples_whichever_cell_of_its_store_is_first(
+    compute: list[str], bench: Bench
+) -> None:
+    asked = scenario(**SMALL_MATRIX, backends=["lmdb"], compute=compute).model_copy(update={"test_limit": 8})
+    prepared = prepare(dict.fromkeys(asked.cells()), asked, bench.stores, Silent())
+    [trained] = [stores for cell, stores in prepared.items() if cell.compute.kind is ComputeKind.REAL]
+    assert trained.test_store
 
 
 @pytest.mark.parametrize(
