@@ -157,11 +157,11 @@ def as_dict(written: "Report") -> dict[str, Any]:
     }
 
 
-def drawn(table: "Table", log_columns: int = 100) -> str:
+def drawn(table: "Table") -> str:
     """Return a table as text that is as wide as the terminal, or as a log."""
     from storebench.report.text import text
 
-    return text(table, shutil.get_terminal_size().columns if sys.stdout.isatty() else log_columns)
+    return text(table, shutil.get_terminal_size().columns if sys.stdout.isatty() else 100)
 
 
 def export(

@@ -1,7 +1,6 @@
 """Verbs of stores: convert, verify and inspect."""
 
 import dataclasses
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,6 +27,7 @@ from storebench.cli.options import (
     SplitOption,
     SyntheticOption,
 )
+from storebench.cli.results import drawn
 from storebench.errors import UsageError
 from storebench.settings.words import Split
 
@@ -220,9 +220,7 @@ def inspect(
             return
         put(*_lines(inspection))
         if inspection.trials:
-            from storebench.report.text import text
-
-            write_out(text(_trials(inspection), shutil.get_terminal_size((100, 40)).columns))
+            write_out(drawn(_trials(inspection)))
         if inspection.sample_bytes is None:
             put(f"a random sample here: not measured ({inspection.unread or 'no samples were to be read'})")
         else:
