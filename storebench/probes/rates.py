@@ -226,6 +226,8 @@ def once(kept: Path, name: str, kind: type[T], measured: Callable[[], T]) -> T:
     with contextlib.suppress(KeyError, TypeError):
         return kind(**rates_by_name[name])
     rates = measured()
+    if not rates:  # there is nothing to measure
+        return rates
     rates_by_name = rates_by_name if isinstance(rates_by_name, dict) else {}
     with contextlib.suppress(OSError), made_folder(kept.parent):
         plain = rates if isinstance(rates, dict) else vars(rates)
