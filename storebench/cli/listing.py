@@ -281,7 +281,8 @@ def doctor(
 
         checks = checkup(path.resolve())
         if as_json:
-            from storebench.probes.environment import environment, storebench_version
+            from storebench.probes.code import storebench_version
+            from storebench.probes.environment import environment
 
             put_json(
                 {

@@ -53,7 +53,7 @@ To see in CI whether a change makes a format slower:
 
 def _version(asked: bool) -> None:
     if asked:
-        from storebench.probes.environment import storebench_version
+        from storebench.probes.code import storebench_version
 
         typer.echo(f"storebench {storebench_version()}")
         raise typer.Exit

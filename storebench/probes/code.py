@@ -8,6 +8,8 @@ import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
+from storebench._version import __version__
+
 CODE_SUFFIXES = (".py", ".c", ".so", ".pyd")
 CHANGED = "+changes"
 
@@ -42,6 +44,12 @@ def running_digest() -> str:
 def running_checkout() -> Checkout:
     """Return commit and changes of the storebench package that this process imported, as of the first call."""
     return checkout_of(package_folder())
+
+
+def storebench_version() -> str:
+    """Return the version, with the commit of a checkout."""
+    commit, _, changed = str(running_checkout()).partition("+")
+    return " ".join(filter(None, [__version__, commit[:12] + (f"+{changed}" if changed else "")]))
 
 
 def code_digest(*sources: Path) -> str:

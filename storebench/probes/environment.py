@@ -15,11 +15,10 @@ from typing import Any
 
 import psutil
 
-from storebench._version import __version__
 from storebench.errors import PLYVEL
 from storebench.probes import machine
 from storebench.probes.cgroup import memory_limit_bytes
-from storebench.probes.code import package_folder, running_checkout
+from storebench.probes.code import package_folder, running_checkout, storebench_version
 from storebench.probes.machine import mount_of, scheduling
 from storebench.record.schema import Environment
 
@@ -108,12 +107,6 @@ def version_of(distribution: str) -> str | None:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def storebench_version() -> str:
-    """Return the version, with the commit of a checkout."""
-    commit, _, changed = str(running_checkout()).partition("+")
-    return " ".join(filter(None, [__version__, commit[:12] + (f"+{changed}" if changed else "")]))
 
 
 def issue_line(error: BaseException) -> str:
