@@ -51,7 +51,9 @@ class Hdf5Arrays(Container):
             if not fits:
                 shape = " x ".join(map(str, images.shape))
                 what = f"{self._image} holds {images.dtype} {shape}: neither uint8 pixels, grey or RGB, nor bytes of image files"
-                raise UsageError(what, where=path, hint=_OTHER)
+                raise UsageError(
+                    what, where=path, hint="Write such an array, or name one with #IMAGES,LABELS."
+                )
             self._layout, count = fits[0], len(images)
             if self._layout:
                 sides = dict(zip(self._layout, images.shape, strict=True))

@@ -326,6 +326,7 @@ WHOLE: dict[str, tuple[Write, str]] = {
     "gzip": (_bytes(b"\x1f\x8b" + bytes(600), ".gz"), "Unpack it first"),
     "fields of LMDB": (_lmdb([JPEG], "#a"), "LMDB has no fields"),
     "a pickle": (_lmdb(pickled([JPEG, JPEG])), "key 00000000: its value is no image file, and pickled"),
+    "a column of pickles": (_parquet({"image": pickled([JPEG])}), "could run any code"),
     "a named database": (
         lambda folder: str(write_lmdb(folder, numbered([JPEG]), name="train")),
         "named databases are not read",
