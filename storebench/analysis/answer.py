@@ -130,10 +130,9 @@ def decide(
         loses = f"{best.label}: {number(best.times, 2)} times as fast, but {best.loss}."
         if not equal:
             return told(f"use {loses}", best, taken=True)
-        is_open = not busy and any(choice.may_be_faster for choice in equal)
-        for_now = " for now" if is_open else ""
         if accelerator:
             return told(f"no store is fast enough for {accelerator}.", best)
+        for_now = " for now" if not busy and any(choice.may_be_faster for choice in equal) else ""
         return told(f"keep {name}{for_now}; {loses}", best)
     if not any(choice.may_be_faster for choice in others):
         return told(f"keep {name}: no other store {verb}s more than 10% faster.", fastest)

@@ -1,6 +1,5 @@
 """Names of datasets, backends and settings, figures as text, and what has to be said beside figures; all plain text."""
 
-import itertools
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -181,12 +180,10 @@ def caveats(cells: Iterable[CellSummary]) -> list[str]:
             noted[f"EMULATED storage: reads limited as by {cell.cell.tier}"] = None
         if skipped := cell.fact("store_skipped_files"):
             noted[f"SKIPPED files: {number_of(int(skipped), 'unreadable file')} left out"] = None
-        rows = itertools.chain(cell.counted, cell.rows)
-        if place := next((row.record.place for row in rows if row.record.place), None):
+        if place := next((row.record.place for row in cell.rows if row.record.place), None):
             emulated = ", not the network of a data centre" if place.title != place.server else ""
-            noted[f"SERVED BY {place.title}{emulated}{f'; {place.achieved}' if place.achieved else ''}"] = (
-                None
-            )
+            achieved = f"; {place.achieved}" if place.achieved else ""
+            noted[f"SERVED BY {place.title}{emulated}{achieved}"] = None
         if cell.held_elsewhere:
             noted[f"HELD ELSEWHERE: {backend_label(cell.backend)} read fewer bytes than it served"] = None
     return list(noted)

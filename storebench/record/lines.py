@@ -32,10 +32,19 @@ _AT_LEAST_ONE = (
 )
 
 
-def _impossible(record: Record) -> str:
+def _impossible(value: Any, path: str = "") -> str:
     """Return the first field with an impossible figure, and what is wrong with it; "" if there is none."""
-    problems = ((path, _wrong(path, value)) for path, value in _numbers(record, ""))
-    return next((f"{path}: {wrong}" for path, wrong in problems if wrong), "")
+    if isinstance(value, int | float):
+        wrong = "" if isinstance(value, bool) else _wrong(path, value)
+        return f"{path}: {wrong}" if wrong else ""
+    if isinstance(value, tuple):
+        parts = [(path, item) for item in value]
+    elif dataclasses.is_dataclass(value):
+        fields = value.fields() if isinstance(value, Cell) else vars(value)
+        parts = [(f"{path}.{name}" if path else name, item) for name, item in fields.items()]
+    else:
+        return ""
+    return next((wrong for name, item in parts if (wrong := _impossible(item, name))), "")
 
 
 def _wrong(path: str, value: float) -> str:
@@ -53,20 +62,6 @@ def _wrong(path: str, value: float) -> str:
     if value < 0 and part not in _SIGNED and path not in _SIGNED:
         return f"{value} is negative"
     return ""
-
-
-def _numbers(value: Any, path: str) -> Iterator[tuple[str, float]]:
-    """Yield every number of a record with its path; the numbers of a list share the list's path."""
-    if isinstance(value, int | float):
-        if not isinstance(value, bool):
-            yield path, value
-    elif isinstance(value, tuple):
-        for item in value:
-            yield from _numbers(item, path)
-    elif dataclasses.is_dataclass(value):
-        fields = value.fields() if isinstance(value, Cell) else vars(value)
-        for name, item in fields.items():
-            yield from _numbers(item, f"{path}.{name}" if path else name)
 
 
 RECORDS_NAME = "records.jsonl"
