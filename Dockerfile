@@ -11,13 +11,10 @@ ARG TORCH_INDEX=
 RUN install-storebench /source /opt/storebench
 
 FROM python:3.13-slim
-RUN apt-get update \
-    && apt-get install --yes --no-install-recommends fuse3 nfs-ganesha nfs-ganesha-vfs openssh-client sshfs \
-    && rm -rf /var/lib/apt/lists/* \
-    && useradd --create-home --home-dir /work storebench
+RUN useradd --create-home --home-dir /work storebench
 COPY --from=build /opt/storebench /opt/storebench
 ENV PATH=/opt/storebench/bin:$PATH
-# Runs and stores are written here. Mounted folders and memory limits need --user root --privileged.
+# Runs and stores are written here. Memory limits and read-ahead need --user root --privileged.
 USER storebench
 WORKDIR /work
 ENTRYPOINT ["storebench"]
