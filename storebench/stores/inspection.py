@@ -116,7 +116,7 @@ def _findings(container: Container, samples: int) -> Inspection:
     scanned = copy.copy(container)
     scanned.deadline = time.perf_counter() + SCAN_S
     scanned.scan()
-    exact, count = time.perf_counter() <= scanned.deadline, len(scanned.classes.labels)
+    exact, count = not scanned.ended_early, len(scanned.classes.labels)
     inspection = Inspection(
         path=path,
         kind=container.kind,

@@ -3,6 +3,7 @@
 import math
 import os
 import threading
+import time
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
@@ -149,6 +150,7 @@ class Container(ABC):
     beside: Sequence[str] = ()  # names of files and folders beside the splits, of none
     ignored: Sequence[str] = ()  # fields beside the images where none was found to be the label
     deadline: float = math.inf  # of `time.perf_counter`: a scan of one file may end early then
+    ended_early: bool = False  # whether it did, so that there are more samples
     digest: str  # identifies its files
     sizes: Sequence[ImageSize] = ()  # of some images
     shape: ImageShape  # of all samples
@@ -162,6 +164,11 @@ class Container(ABC):
     @abstractmethod
     def scan(self) -> None:
         """Find the samples and their classes."""
+
+    def is_late(self) -> bool:
+        """Whether the scan has to end after this sample."""
+        self.ended_early = time.perf_counter() > self.deadline
+        return self.ended_early
 
     def _open(self) -> Any:
         """Return the handle that a process opens once and keeps, if any."""

@@ -3,7 +3,6 @@
 import math
 import os
 import re
-import time
 import weakref
 from array import array
 from functools import partial
@@ -50,7 +49,7 @@ class LmdbRecords(Container):
                 samples.add(pattern)
                 self._keys += key
                 self._ends.append(len(self._keys))
-                if time.perf_counter() > self.deadline:
+                if self.is_late():
                     break
         if wrong := [key for pattern, key in others.items() if pattern in samples or not samples]:
             key, why = wrong[0]

@@ -3,7 +3,6 @@
 import itertools
 import os
 import tarfile
-import time
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -55,7 +54,7 @@ class TarShards(Ranges):
                     other_images.update(
                         name for name in fields if _is_image(name) and fields[name] is not image
                     )
-                    if time.perf_counter() > self.deadline:
+                    if self.is_late():
                         break
         if not len(self.spans):
             raise UsageError(

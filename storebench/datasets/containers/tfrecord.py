@@ -1,7 +1,6 @@
 """TFRecord files of tf.train.Example: records with checksums around messages of named features."""
 
 import functools
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -71,7 +70,7 @@ class TfRecords(Ranges):
                     self.label = self.label or self.label_field(example, path, self.image)
                     labels.add(_value(example, self.label), where)
                     self.spans.append(shard, offset, len(record))
-                    if time.perf_counter() > self.deadline:
+                    if self.is_late():
                         break
         self.classes = labels.classes()
 

@@ -174,6 +174,11 @@ def test_a_long_scan_ends_early_and_says_about(tmp_path: Path, monkeypatch: pyte
         assert found.warm is not None
         assert (found.warm.samples, found.exact) == (1, False)
         assert 100 < found.samples <= 400
+    for kind, name in (("MDS", "index.json"), ("Parquet", "0.parquet"), ("HDF5", "a.h5")):
+        WRITERS[kind](tmp_path / kind, SAMPLES)
+        found = inspect(tmp_path / kind / name, samples=8)
+        assert found.exact, kind
+        assert found.samples in (200, 400)
 
 
 def test_cold_reads_bring_their_bytes_into_the_page_cache(disk: Path) -> None:
