@@ -29,8 +29,8 @@ T = TypeVar("T")
 def run_isolated(work: Callable[[], T], *, doing: str, where: Path, limit_s: float, memory_bytes: int) -> T:
     """Call a function that reads a file in a forked process, and return its result; `doing` begins its errors."""
 
-    def ended(how: str) -> CorruptDataError:
-        hint = "The file is probably damaged: check it with the program that wrote it."
+    def ended(how: str, state: str = "damaged") -> CorruptDataError:
+        hint = f"The file is probably {state}: check it with the program that wrote it."
         return CorruptDataError(f"{doing} {how}", where=where, hint=hint)
 
     receiver, sender = multiprocessing.Pipe(duplex=False)
@@ -45,7 +45,7 @@ def run_isolated(work: Callable[[], T], *, doing: str, where: Path, limit_s: flo
             process.start()
         sender.close()
         if not receiver.poll(limit_s):
-            raise ended(f"took longer than {limit_s:.0f} s")
+            raise ended(f"took longer than {limit_s:.0f} s", "too large or damaged")
         try:
             result, error = receiver.recv()
         except (EOFError, OSError):
@@ -59,7 +59,9 @@ def run_isolated(work: Callable[[], T], *, doing: str, where: Path, limit_s: flo
             process.join()
         receiver.close()
     if isinstance(error, MemoryError):
-        raise ended(f"takes more than {format_bytes(memory_bytes)} of memory") from None
+        raise ended(
+            f"takes more than {format_bytes(memory_bytes)} of memory", "too large or damaged"
+        ) from None
     if error is not None:
         raise error
     answer: T = result
