@@ -18,7 +18,7 @@ from storebench.check.side_code import (
     side_codes,
     side_environment,
 )
-from storebench.check.sides import label_of
+from storebench.check.sides import Pairing, label_of
 from storebench.errors import CellFailedError, OutputError, ScenarioError, UsageError, from_os_error
 from storebench.record.lines import PAIRING_NAME
 from storebench.record.schema import Cell
@@ -157,11 +157,11 @@ def _interleave(
 
 def _pair_up(sides: Sides, codes: Sequence[SideCode], *, same: bool = False) -> None:
     """Record in both runs that they belong together, so that a check pairs their rounds."""
-    about = {"pairing": secrets.token_hex(8), "same": same}
+    pairing = secrets.token_hex(8)
     for folder, code in zip((sides.baseline, sides.contender), codes, strict=True):
         folder.mkdir(exist_ok=True)
-        facts = {"side": folder.name, "code": dataclasses.asdict(code.facts)}
-        write_whole(folder / PAIRING_NAME, json.dumps({**about, **facts}, indent=2) + "\n")
+        about = Pairing(pairing=pairing, same=same, code=code.facts)
+        write_whole(folder / PAIRING_NAME, about.model_dump_json(indent=2) + "\n")
 
 
 def _job(

@@ -4,12 +4,13 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+import pydantic
 
 from storebench.analysis.checks.records import read_run
 from storebench.errors import CorruptDataError, DataNotFoundError, IntegrityError, NotComparableError
 from storebench.record.lines import PAIRING_NAME
-from storebench.record.schema import CacheVerdict, Cell, Environment, Record
+from storebench.record.schema import CacheVerdict, Cell, CodeFacts, Environment, Record
 from storebench.run.replicates import enough, unsound
 from storebench.settings.loop import AXES
 from storebench.settings.words import BOUNDED_STATES, ComputeKind
@@ -50,6 +51,14 @@ class Side:
     pairing: str = ""
 
 
+class Pairing(pydantic.BaseModel):
+    """What ``bench --against`` writes into a side's folder; `same` if both sides are the same code."""
+
+    pairing: str = ""
+    same: bool = False
+    code: CodeFacts = CodeFacts(digest="")
+
+
 def read_side(path: Path, *, baseline: bool) -> Side:
     """Read one side; a baseline without records is not comparable, and a contender without records is a failure."""
     try:
@@ -64,33 +73,29 @@ def read_side(path: Path, *, baseline: bool) -> Side:
     for record in records:
         grouped.setdefault(record.cell.cell_id, []).append(record)
     about = read_pairing(path)
-    digest = about.get("code", {}).get("digest", "")
     return Side(
-        cells={cell_id: _cell(of_cell, digest) for cell_id, of_cell in grouped.items()},
-        pairing=about.get("pairing", ""),
+        cells={cell_id: _cell(of_cell, about.code.digest) for cell_id, of_cell in grouped.items()},
+        pairing=about.pairing,
     )
 
 
-def read_pairing(folder: Path) -> dict[str, Any]:
-    """Return the pairing that ``bench --against`` wrote into a side's folder; empty for any other run."""
+def read_pairing(folder: Path) -> Pairing:
+    """Return the pairing of a side's folder; an empty one for any other run."""
     path = folder / PAIRING_NAME
     if not path.is_file():
-        return {}
-    about: Any = parse_json(read_small_file(path), path)
+        return Pairing()
     try:
-        is_known = isinstance(about.get("pairing", "") + about.get("code", {}).get("digest", ""), str)
-    except (AttributeError, TypeError):
-        is_known = False
-    if not is_known:
-        raise CorruptDataError("not what 'bench --against' writes", where=path, hint="Run it again.")
-    pairing: dict[str, Any] = about
-    return pairing
+        return Pairing.model_validate(parse_json(read_small_file(path), path))
+    except pydantic.ValidationError:
+        raise CorruptDataError(
+            "not what 'bench --against' writes", where=path, hint="Run it again."
+        ) from None
 
 
 def same_code(baseline: Path, contender: Path) -> bool:
     """Whether ``bench --against`` made these two folders and found nothing to compare."""
     first, second = read_pairing(baseline), read_pairing(contender)
-    return bool(first.get("same")) and first.get("pairing") == second.get("pairing")
+    return first.same and first.pairing == second.pairing
 
 
 def label_of(cell: Cell) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from storebench.check.sides import CellData, label_of, read_pairing, read_side
+from storebench.check.sides import CellData, Pairing, label_of, read_pairing, read_side
 from storebench.errors import CorruptDataError, IntegrityError, NotComparableError
 from storebench.record.lines import PAIRING_NAME
 from storebench.record.schema import CacheFacts, CacheVerdict, CodeFacts, Coverage, Record
@@ -21,9 +21,9 @@ def one_cell(folder: Path, *records: Record) -> CellData:
 
 
 def test_a_run_without_a_pairing_has_none_and_a_pair_is_read_as_written(tmp_path: Path) -> None:
-    assert read_pairing(tmp_path) == {}
-    about = {"pairing": "p1", "commit": "abc", "code": {"digest": "d1"}}
-    (tmp_path / PAIRING_NAME).write_text(json.dumps(about))
+    assert not read_pairing(tmp_path).pairing
+    about = Pairing(pairing="p1", same=True, code=CodeFacts(digest="d1", commit="abc"))
+    (tmp_path / PAIRING_NAME).write_text(about.model_dump_json())
     assert read_pairing(tmp_path) == about
 
 
