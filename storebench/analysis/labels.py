@@ -258,10 +258,10 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def with_interval(figure: Estimate | Ratio | None) -> str:
-    """Return "3.10 [2.91, 3.32]"; the figure alone if there is no interval."""
+    """Return "3.10 [2.91, 3.32]"; the figure alone without an interval, or with that of two rounds."""
     if figure is None or figure.mid is None:
         return ""
-    if figure.low is None or figure.high is None:
+    if figure.low is None or figure.high is None or (isinstance(figure, Ratio) and figure.rounds < 3):
         return number(figure.mid)
     return f"{number(figure.mid)} [{number(figure.low)}, {number(figure.high)}]"
 
