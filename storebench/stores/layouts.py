@@ -64,7 +64,7 @@ def layout_of(container: Container) -> Layout:
         return _row_groups(path, container.image)
     if container.kind == "LMDB":
         return Layout(f"B+-tree of {container.handle.stat()['psize']:,}-byte pages")
-    return _data_set(path, container.handle)
+    return _data_set(container)
 
 
 def settings_of(container: Container, folder: Path) -> Iterator[Setting]:
@@ -123,9 +123,10 @@ def _scanned(container: Container, path: Path, image: str) -> Container:
     return copy.copy(copied)  # not opened
 
 
-def _data_set(path: Path, data: Any) -> Layout:
+def _data_set(container: Any) -> Layout:
     from storebench.datasets.containers.hdf5 import filters_of
 
+    data = container.handle
     name, words, filters, chunk_bytes = data.name.lstrip("/"), "contiguous", filters_of(data), 0
     if data.chunks:
         chunk_bytes = math.prod(data.chunks) * data.dtype.itemsize
@@ -137,18 +138,19 @@ def _data_set(path: Path, data: Any) -> Layout:
             "HDF5 compresses the references only, not the values of varying length; " if filters else ""
         )
         return Layout(f"{name}: {words}", unpacked + _PACK, chunk_bytes)
-    return Layout(f"{name}: {words}", _chunk_advice(path, name, data, chunk_bytes), chunk_bytes)
+    return Layout(f"{name}: {words}", _chunk_advice(container, name, chunk_bytes), chunk_bytes)
 
 
-def _chunk_advice(path: Path, name: str, data: Any, chunk_bytes: int) -> str | None:
+def _chunk_advice(container: Any, name: str, chunk_bytes: int) -> str | None:
     """Return the cost of a random sample if chunks make it large, with the line that reduces it."""
-    sample_bytes = data.nbytes // len(data)
-    sides = zip(data.shape[1:], data.chunks[1:], strict=True) if data.chunks else ()
+    path, data, single = container.files[0], container.handle, container.sample_shape
+    sample_bytes = math.prod(single) * data.dtype.itemsize
+    sides = zip(single, data.chunks, strict=True) if data.chunks else ()
     touched = math.prod(-(-side // chunk) for side, chunk in sides)
     cost = touched * chunk_bytes
     if cost < 128 << 10 or cost < 4 * sample_bytes:
         return None
-    layout = f"CHUNK={_shape((1, *data.shape[1:]))}" if data.compression else "CONTI"
+    layout = "CONTI" if single[0] == 1 and not data.compression else f"CHUNK={_shape(single)}"
     repacked = path.with_name(f"{path.stem}-repacked{path.suffix}")
     command = shlex.join(["h5repack", "-l", f"{name}:{layout}", str(path), str(repacked)])
     return (
@@ -157,20 +159,21 @@ def _chunk_advice(path: Path, name: str, data: Any, chunk_bytes: int) -> str | N
     )
 
 
-def _data_set_settings(container: Container, folder: Path) -> Iterator[Setting]:
+def _data_set_settings(container: Any, folder: Path) -> Iterator[Setting]:
     import h5py
 
-    data = copy.copy(container).handle
-    if data.dtype.hasobject or not data.chunks or len(data) != len(container.classes.labels):
+    opened = copy.copy(container)
+    data, single = opened.handle, opened.sample_shape
+    if data.dtype.hasobject or not data.chunks or single[0] != 1:
         return
-    name, chunks, single = data.name.lstrip("/"), data.chunks, (1, *data.shape[1:])
+    name, chunks = data.name.lstrip("/"), data.chunks
     rows = data[: max(1, min(COPY_ROWS, COPY_BYTES * len(data) // data.nbytes))]
     filters = {
         "compression": data.compression,
         "compression_opts": data.compression_opts,
         "shuffle": data.shuffle,
     }
-    del data
+    del data, opened
 
     def copied(path: Path, **options: Any) -> Container:
         with h5py.File(path, "w") as file:

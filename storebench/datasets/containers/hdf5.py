@@ -74,6 +74,12 @@ class Hdf5Arrays(Container):
     def _open(self) -> Any:
         return open_hdf5(self.files[0], self._cache_bytes)[self._image]
 
+    @property
+    def sample_shape(self) -> tuple[int, ...]:
+        """The part of the array that one sample is, with a side of 1 along the axis of the samples."""
+        sides = zip(self._layout or "N", self.handle.shape, strict=True)
+        return tuple(1 if axis == "N" else side for axis, side in sides)
+
     def read(self, index: int) -> bytes | Image:
         with reading(self.files[0]):
             value = self.handle[tuple(index if axis == "N" else slice(None) for axis in self._layout or "N")]

@@ -103,6 +103,15 @@ def test_costly_chunks_come_with_their_mending(tmp_path: Path) -> None:
     assert "h5repack -l packed:CHUNK=1x64x64x3" in str(found["packed"].advice)
 
 
+def test_chunks_are_mended_along_the_axis_of_the_samples(tmp_path: Path) -> None:
+    images = np.zeros((64, 48, 3, 200), np.uint8)
+    path = _in_file(
+        tmp_path / "a.h5", images={"data": images, "chunks": (64, 48, 3, 100)}, labels=np.arange(200)
+    )
+    assert "of 9,216 bytes costs 0.9 MiB" in str(inspect(path, samples=FEW).advice)
+    assert "h5repack -l images:CHUNK=64x48x3x1" in str(inspect(path, samples=FEW).advice)
+
+
 def test_nothing_is_written_to_lmdb_and_other_records_are_named(tmp_path: Path) -> None:
     texts = numbered([b"text %d" % number for number in range(len(IMAGES))], b"text-%09d")
     path = write_lmdb(tmp_path / "db", [*numbered(IMAGES, b"image-%09d"), *texts, (b"num-samples", b"60")])
