@@ -9,7 +9,7 @@ import numpy as np
 
 from storebench.datasets.base import Image
 from storebench.datasets.images import EXTENSIONS, MOST_PIXELS, SUFFIXES, suffix_of
-from storebench.errors import CorruptDataError, UsageError
+from storebench.errors import CorruptDataError
 
 _SHORT = (SUFFIXES[0], ".jpg", ".bmp", ".ppm")  # kinds that are known by two bytes only, as pixels may have
 _PICKLES = (b"\x80\2", b"\x80\3", b"\x80\4", b"\x80\5")
@@ -43,7 +43,7 @@ def image_or_pixels(
         refuse_large(sides, where)
         if sides[2] not in (1, 3):
             what = f"pixels of {sides[2]} channels, and 1 or 3 are read"
-            raise UsageError(what, where=where, hint="Write them as grey or RGB.")
+            raise CorruptDataError(what, where=where, hint="Write them as grey or RGB.")
         height, width, channels = sides
         flat = np.frombuffer(value, np.uint8)
         if planar:
@@ -51,7 +51,7 @@ def image_or_pixels(
         return flat.reshape(height, width, channels).copy()
     if is_pickle(value):
         what = "a pickled value, which is not read because it could run any code"
-        raise UsageError(what, where=where, hint="Write the images again as image files.")
+        raise CorruptDataError(what, where=where, hint="Write the images again as image files.")
     raise CorruptDataError(
         f"{len(value):,} bytes that are no image file ({', '.join(EXTENSIONS[:2])}, ...)",
         where=where,

@@ -318,6 +318,7 @@ REFUSED: dict[str, tuple[Write, str]] = {
     "labels apart": (_tar({"a.jpg": JPEG, "b.jpg": JPEG, "a.cls": b"0", "b.cls": b"1"}), "labels are apart"),
     "a field twice": (_tar({"a.jpg": JPEG, "./a.jpg": JPEG}), "several members of one name in the sample a"),
     "a path only": (_parquet({"image": PATHS}), "Write the images into the table"),
+    "a column of pickles": (_parquet({"image": pickled([JPEG])}), "could run any code"),
     "no image": (_parquet({"image": [b"text"]}), "4 bytes that are no image file"),
     "an image that does not decode": (_parquet({"image": [JPEG[:400]]}), "row 0: a JPEG that is cut short"),
 }
@@ -326,7 +327,6 @@ WHOLE: dict[str, tuple[Write, str]] = {
     "gzip": (_bytes(b"\x1f\x8b" + bytes(600), ".gz"), "Unpack it first"),
     "fields of LMDB": (_lmdb([JPEG], "#a"), "LMDB has no fields"),
     "a pickle": (_lmdb(pickled([JPEG, JPEG])), "key 00000000: its value is no image file, and pickled"),
-    "a column of pickles": (_parquet({"image": pickled([JPEG])}), "could run any code"),
     "a named database": (
         lambda folder: str(write_lmdb(folder, numbered([JPEG]), name="train")),
         "named databases are not read",
