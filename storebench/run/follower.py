@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from storebench.errors import StorebenchError
+from storebench.errors import StorebenchError, UsageError
 from storebench.ranks.launch import Tell
 from storebench.ranks.nodes import Board, NodeAddress
 from storebench.record.lines import LOGS_DIR
 from storebench.record.schema import Cell
 from storebench.run.execute import Prepared, Watcher, prepare
 from storebench.run.launch import answer_of
-from storebench.run.resources import Permitted, permitted, surroundings
+from storebench.run.resources import refusals, surroundings
 from storebench.run.scenario import Scenario
 from storebench.system.scratch import scratch_folder
 from storebench.worker.job import read_job
@@ -31,8 +31,10 @@ def follow(
     """Run this node's part of every job until the first node says that the run is over; return the failures."""
     try:
         jobs = [cell for cell in cells if cell.ranks > 1]
-        allowed = permitted(scenario, jobs, stores)  # the first node may leave the others out as well
-        wanted = dict.fromkeys(allowed.cells)
+        refused = refusals(jobs, stores)  # the first node may leave them out as well, and have other cells
+        for cell in refused.keys() - scenario.optional_cells():
+            raise refused[cell]
+        wanted = dict.fromkeys(cell for cell in jobs if cell not in refused)
         prepared = prepare(wanted, scenario, stores, watcher, nodes=place.nodes, node=place.node)
     except StorebenchError as error:
         board.set(f"ready/{place.node}", {"failure": str(error)})
@@ -45,7 +47,7 @@ def follow(
             board.set(f"left/{place.node}", {})
             return failures
         try:
-            answer = _run(announcement["job"], prepared, allowed, folder, place, watcher.ranks)
+            answer = _run(announcement["job"], prepared, refused, folder, place, watcher.ranks)
         except StorebenchError as error:
             answer = {"failure": f"node {place.node}: {error}"}
         board.set(f"ended/{number}/{place.node}", answer)
@@ -56,7 +58,7 @@ def follow(
 def _run(
     text: str,
     prepared: Mapping[Cell, Prepared],
-    allowed: Permitted,
+    refused: Mapping[Cell, UsageError],
     folder: Path,
     place: NodeAddress,
     tell: Tell,
@@ -66,8 +68,8 @@ def _run(
         order = scratch / "order.json"
         order.write_text(text, encoding="utf-8")
         job = read_job(order)
-        if job.cell in allowed.refused:
-            raise allowed.refused[job.cell]
+        if job.cell in refused:
+            raise refused[job.cell]
         stores = prepared[job.cell]
         with surroundings(job.cell, stores.image) as around:
             job = dataclasses.replace(

@@ -10,7 +10,6 @@ from storebench.errors import CellFailedError, UsageError
 from storebench.ranks.nodes import Board, NodeAddress
 from storebench.record.schema import Cell
 from storebench.run import follower as following
-from storebench.run import resources
 from storebench.run.execute import Prepared, Silent
 from storebench.run.follower import follow
 from storebench.run.leader import OVER
@@ -45,7 +44,7 @@ class Place:
         self.scenario: Scenario = load_scenario(folder / "two.toml")
         self.plain, self.limited = self.scenario.cells()
         self.prepared: list[Cell] = []
-        patch.setattr(resources, "refusals", self.refusals)
+        patch.setattr(following, "refusals", self.refusals)
         patch.setattr(following, "prepare", self.prepare)
         patch.setattr(following, "answer_of", lambda *_more: {})
 
@@ -95,6 +94,15 @@ def test_optional_cells_that_may_not_run_here_are_not_prepared(place: Place) -> 
     assert place.follow(board) == []
     assert place.prepared == [place.plain]
     assert board.told == {"ready/1": {}, "ended/0/1": {}, "left/1": {}}
+
+
+def test_a_node_that_may_run_no_job_leaves_the_first_node_its_other_cells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Place(tmp_path, monkeypatch, SCENARIO.replace("ranks = 2\n", "", 1))
+    board = PlantedBoard(job_0=OVER)
+    assert place.follow(board) == []
+    assert board.told == {"ready/1": {}, "left/1": {}}
 
 
 def test_a_job_that_may_not_run_here_gives_the_reason(place: Place) -> None:
