@@ -98,7 +98,7 @@ test-full: setup ## The same with the tests that take minutes
 test-faults: setup ## Kill, fill the disk, break I/O or interrupt at single file operations, and check the remains (half an hour)
 	FAULTS_ALL=1 $(BIN)/python -m pytest -q tests/faults
 
-mutants: setup ## Plant 44 faults into a copy of the sources, one at a time: does a test find each? (half an hour)
+mutants: setup ## Plant faults into a copy of the sources, one at a time: does a test find each? (half an hour)
 	$(BIN)/python -m benchmarks.mutants
 
 lint: setup ## ruff, mypy --strict and import-linter
