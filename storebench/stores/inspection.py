@@ -17,7 +17,7 @@ from storebench.datasets.base import HF_PREFIX, Image
 from storebench.datasets.containers.base import Container
 from storebench.datasets.containers.find import find_container
 from storebench.datasets.images import suffix_of
-from storebench.errors import CorruptDataError
+from storebench.errors import CorruptDataError, DataNotFoundError
 from storebench.probes.page_cache import ask_to_evict, cache_facts, evict
 from storebench.probes.page_count import PAGE_BYTES, resident
 from storebench.record.schema import CacheVerdict
@@ -75,11 +75,11 @@ class Inspection:
     file_bytes: int
     resident_frac: float | None  # in the page cache before it was inspected
     samples: int
-    exact: bool = True  # whether they were counted, and not estimated
-    layout: str = ""
-    notes: tuple[str, ...] = ()  # on what was left out
-    advice: str | None = None
-    unread: str = ""  # why no sample was read
+    exact: bool  # whether they were counted, and not estimated
+    layout: str
+    notes: tuple[str, ...]  # on what was left out
+    advice: str | None
+    unread: str  # why no sample was read
     content: str = ""  # of the samples that were read, and their sizes: shortest, median, longest
     sample_bytes: tuple[int, int, int] | None = None
     cold: Reads | None = None
@@ -117,23 +117,19 @@ def _findings(container: Container, samples: int) -> Inspection:
     scanned.deadline = time.perf_counter() + SCAN_S
     scanned.scan()
     exact, count = not scanned.ended_early, len(scanned.classes.labels)
+    if not count:
+        raise DataNotFoundError("holds no samples", where=path, hint="Name another file.")
+    layout = layout_of(scanned)
+    unread = f"a read needs {layout.least_bytes / 1e6:,.0f} MB as a whole"
     inspection = Inspection(
         path=path,
         kind=container.kind,
         file_bytes=stored,
         resident_frac=None if frac is None else min(1.0, frac * status.st_size / max(1, stored)),
-        samples=count,
-        notes=tuple(scanned.notes),
-    )
-    if not count:
-        return inspection
-    layout = layout_of(scanned)
-    unread = f"a read needs {layout.least_bytes / 1e6:,.0f} MB as a whole"
-    inspection = replace(
-        inspection,
         samples=count if exact else estimated(scanned),
         exact=exact,
         layout=layout.words,
+        notes=tuple(scanned.notes),
         advice=layout.advice,
         unread=unread if layout.least_bytes > MOST_READ_BYTES else "",
     )

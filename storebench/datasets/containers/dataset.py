@@ -15,7 +15,7 @@ from storebench.datasets.files import ImageFiles, Originals
 from storebench.datasets.folder import ONE_CLASS
 from storebench.datasets.listing import Listings
 from storebench.datasets.sources import check_index, files_digest, fingerprint, unreadable
-from storebench.errors import CorruptDataError, UsageError
+from storebench.errors import DataNotFoundError, UsageError
 from storebench.plain_text import text_of_name
 from storebench.settings.words import Split
 from storebench.system.isolated import run_isolated
@@ -52,7 +52,7 @@ def _scanned(container: Container) -> Container:
         raise unreadable(container.files[0], error) from error
     count = len(container.classes.labels)
     if not count:
-        raise CorruptDataError("holds no samples", where=container.files[0], hint="Name another file.")
+        raise DataNotFoundError("holds no samples", where=container.files[0], hint="Name another file.")
     first = container.read(0)
     if not isinstance(first, bytes):
         height, width, channels = first.shape

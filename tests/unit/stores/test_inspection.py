@@ -267,6 +267,9 @@ def _filtered(folder: Path) -> Path:
 
 REFUSED: dict[str, tuple[Callable[[Path], Path], type[StorebenchError], str]] = {
     "nothing": (lambda folder: folder / "gone", DataNotFoundError, "No such file"),
+    "no samples": (
+        lambda folder: _in_file(folder / "a.h5", x=PIXELS[:0]), DataNotFoundError, "holds no samples",
+    ),
     "text": (_text, DataNotFoundError, "by its content"),
     "cut LMDB": (
         lambda folder: _cut(write_lmdb(folder, numbered([bytes(12_300)] * 100))), CorruptDataError, "its pages need",
