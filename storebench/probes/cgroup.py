@@ -349,7 +349,7 @@ def _own_groups(kind: type[ControlGroup] = MemoryGroup) -> tuple[int, list[Path]
     version, groups = own_groups(kind.CONTROLLERS)
     if not groups:
         names = " or ".join(dict.fromkeys(kind.CONTROLLERS.values()))
-        raise _not_permitted(kind, f"no control group hierarchy with a {names} controller is mounted")
+        raise _not_permitted(kind, f"no control group hierarchy with the {names} controller is mounted")
     return version, groups
 
 

@@ -162,7 +162,7 @@ def _rights(folder: Path) -> Iterator[Check]:
         except UsageError as error:
             refusal = found = error.what
         controller = kind.CONTROLLERS[2]
-        advice = f"{cells} cannot be run. As root they can, where a {controller} controller is writable."
+        advice = f"{cells} cannot be run. As root they can, where the {controller} controller is writable."
         yield _check(name, not refusal, found, advice)
     reason = why_not(folder)
     advice = "Cells with their own read-ahead cannot run; all others can."
