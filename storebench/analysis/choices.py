@@ -96,7 +96,7 @@ def choices_of(
     every = [
         cell for cell in cells if cell.median("samples_per_s") and cell.cell.backend.format != MEMORY_FORMAT
     ]
-    others = {cell.backend: cell for cell in every if _is_larger(cell, base)}
+    others = {cell.backend: cell for cell in every if is_larger(cell, base)}
     others |= {cell.backend: cell for cell in panel.stored if cell is not base}
     curves = {curve.loader.key: curve for roof in roofs for curve in roof.curves}
     choices = []
@@ -105,7 +105,7 @@ def choices_of(
         choices.append(
             Choice(
                 label=_label(cell, base),
-                loss=_loss(cell, base),
+                loss=training_change(cell, base),
                 ratio=None if cell is base else rate_ratio(cell, base),
                 feeds=curve is not None
                 and bool(named)
@@ -117,7 +117,7 @@ def choices_of(
     return sorted(choices, key=lambda c: (c.cell is not base, c.loss.rank, backend_rank(c.cell.backend)))
 
 
-def _is_larger(cell: CellSummary, base: CellSummary) -> bool:
+def is_larger(cell: CellSummary, base: CellSummary) -> bool:
     """Whether a store has squares of more pixels than the base serves of its files, all else being equal."""
     data, other = base.cell.data, cell.cell.data
     return (
@@ -133,7 +133,8 @@ def _work(cell: CellSummary) -> tuple[object, ...]:
     return (cell.dataset_key, cell.backend, *(getattr(cell.cell, name) for name in fields))
 
 
-def _loss(cell: CellSummary, base: CellSummary) -> TrainingChange:
+def training_change(cell: CellSummary, base: CellSummary) -> TrainingChange:
+    """Return what training from a store changes beside training from the base."""
     backend, of_base = cell.cell.backend, base.cell.backend
     side, shown = cell.cell.data.image_size, base.cell.data.image_size
     losses = [TrainingChange.NOTHING]

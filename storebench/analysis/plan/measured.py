@@ -147,8 +147,8 @@ def pooled(cells: Iterable[CellSummary]) -> list[list[CellSummary]]:
     """Return the cells of the same images on the same machine, whatever part of them was measured."""
     groups: dict[tuple[object, ...], list[CellSummary]] = {}
     for cell in cells:
-        data, shape = cell.cell.data, cell.fact("store_image_shape")
-        key = (cell.environment_key, data.name, data.split, data.image_size, shape)
+        data = cell.cell.data
+        key = (cell.environment_key, data.name, data.split, data.image_size)
         groups.setdefault(key, []).append(cell)
     return list(groups.values())
 

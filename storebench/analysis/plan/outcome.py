@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from storebench.accelerators import Accelerator
+from storebench.analysis.choices import TrainingChange
 from storebench.analysis.labels import backend_label, place_words
 from storebench.analysis.plan.errors import PredictionKind
 from storebench.settings.words import Limit, Place
@@ -76,6 +77,7 @@ class StorePlan:
     lift: str  # as much of the limiting resource keeps the accelerators busy; "" if they are, or nothing does
     asked: Asked
     build_s: float | None
+    change: TrainingChange = TrainingChange.NOTHING  # beside training from the images as the user has them
     pays_after_epochs: float | None = None
     """Epochs after which a conversion to the fastest store that can be built saves time; None if it does not."""
     kinds: tuple[PredictionKind, ...]  # in what the prediction differs from the cells

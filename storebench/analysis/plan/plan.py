@@ -1,10 +1,12 @@
 """The plan: what each store of a run delivers on a target machine, what limits it, and what lifts the limit."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
+from storebench.analysis.choices import is_larger, training_change
 from storebench.analysis.labels import backend_label, caveats
-from storebench.analysis.panels import pixels
+from storebench.analysis.panels import base_rank, pixels
 from storebench.analysis.plan.measured import Lacking, Measurements, asked_place, disturbed, pooled, why_not
 from storebench.analysis.plan.outcome import Plan, StorePlan, Target, ordered
 from storebench.analysis.plan.stores import StorePlanner
@@ -23,6 +25,8 @@ def plan(cells: Iterable[CellSummary], dataset: str | None = None, **target: Any
     # A mount's file system is part of the environment.
     cells = [cell for cell in every if not cell.cell.place.mounted] or every
     group = _chosen(cells, dataset)
+    base = min(group, key=base_rank)
+    group += [cell for cell in cells if is_larger(cell, base)]
     planned, measured = _target(group, target), Measurements(group)
     made, lacking = plans(group, planned, measured)
     if not made:
@@ -39,17 +43,18 @@ def plan(cells: Iterable[CellSummary], dataset: str | None = None, **target: Any
         )
     if len(cells) < len(every):
         lacking.append("cells at mounted places: plan from a run of that place alone")
-    mine, name = {cell.backend for cell in group}, group[0].cell.data.name
+    mine, name = {cell.backend for cell in group}, base.cell.data.name
     resized = {cell.backend for cell in cells if cell.cell.data.name == name and not cell.is_null} - mine
     if resized:
         lacking.append(_without(sorted(resized, key=backend_rank), "its images have another size"))
+    changes = {cell.backend: training_change(cell, base) for cell in group}
     wrong = _labels(cell for cell in measured.cells if cell.invalid)
     noisy = _labels(cell for cell in measured.cells if disturbed(cell))
     return Plan(
         target=planned,
-        dataset=group[0].cell.data.name,
+        dataset=name,
         image_shape=next((str(shape) for cell in group if (shape := cell.fact("store_image_shape"))), ""),
-        stores=tuple(store.converted(best) for store in made),
+        stores=tuple(replace(store.converted(best), change=changes[store.store]) for store in made),
         ties=tuple(store.label for store in made if store.is_tied(fastest)),
         conversion=best.label,
         caveats=(

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 
+from storebench.analysis.choices import TrainingChange
 from storebench.analysis.labels import duration, number, percent
 from storebench.analysis.limits import BUSY_FRAC
 from storebench.analysis.plan.errors import read_errors
@@ -17,6 +18,8 @@ def sentence(plan: Plan) -> str:
     accelerators = f"{target.accelerators} x {target.accelerator.device}"
     stored = f"{number(choice.stored_bytes / 1e3)} KB per image"
     words = f"{accelerators}: {_busy(choice)} busy with {choice.label} ({stored})"
+    if choice.change is not TrainingChange.NOTHING:
+        words += f", but {choice.change}"
     if choice.busy >= BUSY_FRAC:
         return f"{words}."
     told = "No store feeds" if choice.busy_high < BUSY_FRAC else "It is open whether a store feeds"
@@ -59,6 +62,11 @@ def table(plan: Plan) -> Table:
         "all epochs": ["" if store.total_h is None else _time(store.total_h) for store in stores],
         "limit": [store.limit for store in stores],
         "lifted by": [store.lift for store in stores],
+        "changes in training": [
+            str(store.change)
+            for store in stores
+            if any(other.change is not TrainingChange.NOTHING for other in stores)
+        ],
         "epochs to pay": [
             "" if store.pays_after_epochs is None else f"{math.ceil(store.pays_after_epochs):,}"
             for store in stores

@@ -239,6 +239,22 @@ def test_stores_of_images_of_another_size_are_named(tmp_path: Path, cli: Any) ->
     assert "not planned: hdf5: its images have another size\n" in done.stderr
 
 
+def test_choices_of_other_sizes_are_planned_beside_the_users_files(tmp_path: Path, cli: Any) -> None:
+    folder: dict[str, Any] = {"dataset": "folder:/photos", "image_size": 224, "workers": 2}
+    records = [
+        *loading("original", 2.0, decodes=True, **folder),
+        *loading("lmdb+jpeg", 0.6, decodes=True, **(folder | {"image_size": 256})),
+        *loading("lmdb", 0.1, **folder),
+    ]
+    found = planned(cli, write_run(tmp_path / "run", records), "gpu=2000", "--workers", "2")
+    told = {name: (store["change"], store["busy"] > 0.9) for name, store in found.items()}
+    assert told == {
+        "original": ("nothing", False),
+        "lmdb+jpeg": ("central crops only", True),
+        "lmdb": ("no random crops", True),
+    }
+
+
 REFERENCE = ROOT / "results" / "reference"
 
 
