@@ -36,8 +36,7 @@ class Origin(enum.StrEnum):
     """The origin of the pixels; derived and synthetic data is labelled wherever it appears."""
 
     REAL = "real"
-    DERIVED = "derived"
-    """Real images, some of them cropped, mirrored and brightened to reach a larger count."""
+    DERIVED = "derived"  # Real images, some of them cropped, mirrored and brightened to reach a larger count.
     SYNTHETIC = "synthetic"
 
 

@@ -97,8 +97,7 @@ class Traits:
     called "stream", so that the names of its backends say so."""
     served: bool = False
     """It can read from an object store without a mount; its constructor takes the address, too."""
-    remote: bool = False
-    """It reads from object stores, and nowhere else."""
+    remote: bool = False  # It reads from object stores, and nowhere else.
     fixed_place: bool = False
     """The samples lie in files outside of the store, so copying the store does not move them."""
     ready_made: bool = False

@@ -177,8 +177,7 @@ class Lane(ABC):
 class LaneLoader(BatchLoader):
     """Serve an epoch from lanes, in turn. With 0 workers the loop's own thread makes the batches."""
 
-    asks_at_once: ClassVar[bool] = True
-    """Whether the readers may be opened and closed at the same time."""
+    asks_at_once: ClassVar[bool] = True  # Whether the readers may be opened and closed at the same time.
 
     def __init__(self, job: LoadJob, *, workers: int, pin: bool = False) -> None:
         super().__init__(job, workers=workers, pin=pin)

@@ -21,8 +21,7 @@ from storebench.training.steps import CpuStep, CudaStep, EmulatedStep, NoStep, S
 class Exchange:
     """The exchange of gradients between ranks; this one never happens."""
 
-    joins = False
-    """Whether a rank without a sample has to take part in the step."""
+    joins = False  # Whether a rank without a sample has to take part in the step.
 
     def __init__(self, network: Network, group: dist.ProcessGroup | None = None) -> None:
         self.network = network

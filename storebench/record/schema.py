@@ -153,8 +153,7 @@ class CacheVerdict(enum.StrEnum):
     """Whether the page cache was in the requested state."""
 
     VERIFIED = "verified"
-    UNVERIFIED = "unverified"
-    """No state was requested, or the kernel cannot count resident pages."""
+    UNVERIFIED = "unverified"  # No state was requested, or the kernel cannot count resident pages.
     FAILED = "failed"
 
 
@@ -551,10 +550,8 @@ class TrainersFacts:
 class LinkKind(enum.StrEnum):
     """What connects the ranks of a job."""
 
-    LOOPBACK = "loopback"
-    """The loopback device of one machine: memory and cores, not a network."""
-    DEVICES = "devices of one machine"
-    """GPUs of one machine, connected in any way."""
+    LOOPBACK = "loopback"  # The loopback device of one machine: memory and cores, not a network.
+    DEVICES = "devices of one machine"  # GPUs of one machine, connected in any way.
     NETWORK = "network"
     """A network between several machines. Records do not distinguish an emulated network from a real one."""
 

@@ -59,10 +59,8 @@ class About(pydantic.BaseModel):
     run_id: str
     scenario: dict[str, Any] = {}
     cells: list[dict[str, Any]]
-    command: list[str] = []
-    """The words that began the run."""
-    stores: str = ""
-    """The folder of the stores, as a path from the run, because both may move together."""
+    command: list[str] = []  # The words that began the run.
+    stores: str = ""  # The folder of the stores, as a path from the run, because both may move together.
     left_out: list[dict[str, str]] = []
     """Cells of optional matrices that the machine did not permit, each with its backend and the reason."""
     whole: Whole | None = None

@@ -40,10 +40,8 @@ class PlannedStore:
 class RunPlan:
     """The plan of a run. How long it takes is known only after its first round."""
 
-    cells: list[Cell]
-    """The cells that will run."""
-    refused: dict[Cell, UsageError]
-    """Those of optional matrices that may not."""
+    cells: list[Cell]  # The cells that will run.
+    refused: dict[Cell, UsageError]  # Those of optional matrices that may not.
     stores: list[PlannedStore]
     write_bytes: int
     fetch_bytes: int

@@ -254,8 +254,7 @@ class _Rounds:
     work: Sequence[PendingReplicate]
     recorded: dict[ReplicateKey, list[Record]]
     """The records of every replicate, those of earlier commands among them."""
-    began_s: float
-    """When the run began, by `time.monotonic`, had it never been interrupted."""
+    began_s: float  # When the run began, by `time.monotonic`, had it never been interrupted.
     made: dict[ReplicateKey, list[Record]] = dataclasses.field(default_factory=dict)
 
     def without_time(self, number: int) -> list[Cell]:

@@ -96,18 +96,14 @@ class Samples:
     side: int | None
     """Side of the squares that every store serves; None for images of one size, which keep it."""
     raw_bytes: int
-    file_bytes: float
-    """Mean bytes of the image files; of a few PNGs where the samples are no files."""
-    read_s: float
-    """Seconds in one thread to make a sample of such a file."""
-    copy_s: float = 0.0
-    """Seconds to bring a sample of raw pixels to the loop."""
+    file_bytes: float  # Mean bytes of the image files; of a few PNGs where the samples are no files.
+    read_s: float  # Seconds in one thread to make a sample of such a file.
+    copy_s: float = 0.0  # Seconds to bring a sample of raw pixels to the loop.
     kind: str = ""
     """Format of the image files, such as "JPEG"; "" for several, and where the samples are no files."""
     container: str = ""
     """The backend that reads them where they are; "" if they are in no container, or cannot be."""
-    container_note: str = ""
-    """Why a container cannot be read where it is."""
+    container_note: str = ""  # Why a container cannot be read where it is.
     container_bytes: int = 0
     short_side: int = 0
     """Shorter side of the image files, the median of a few; 0 where the samples are no files."""
@@ -129,10 +125,8 @@ class Machine:
     cores: int
     memory_bytes: int
     free_bytes: int
-    evicts: bool
-    """Whether that file system keeps files outside memory, so that there is a cold state."""
-    decoders: tuple[str, ...] = ()
-    """Installed decoders beside the default."""
+    evicts: bool  # Whether that file system keeps files outside memory, so that there is a cold state.
+    decoders: tuple[str, ...] = ()  # Installed decoders beside the default.
 
     def fits(self, size: float) -> bool:
         """Whether this many bytes stay in the page cache."""
@@ -212,8 +206,7 @@ class FirstRun:
     """What a run measures: the table of its scenario, not validated yet, and the whole dataset."""
 
     scenario: dict[str, Any]
-    notes: tuple[str, ...]
-    """Clauses for the user: what is left out, and why."""
+    notes: tuple[str, ...]  # Clauses for the user: what is left out, and why.
     whole: Whole
 
 

@@ -130,14 +130,10 @@ class MatrixWithoutLoop(Strict):
     """The dataset. ``folder:PATH`` is a folder with one subfolder of images per class, ``list:FILE`` a list
     of image files with their labels, ``container:PATH`` and ``hf:FOLDER`` files of another program that hold
     images and labels."""
-    split: Split = Split.TRAIN
-    """The part of the dataset."""
-    size: SampleCount | None = None
-    """Grow or cut the dataset to this many samples. Default: as it is."""
-    limit: SampleCount | None = None
-    """Use only the first samples, after `size`. Default: all."""
-    data_seed: Seed = 0
-    """Seed of derived and synthetic samples."""
+    split: Split = Split.TRAIN  # The part of the dataset.
+    size: SampleCount | None = None  # Grow or cut the dataset to this many samples. Default: as it is.
+    limit: SampleCount | None = None  # Use only the first samples, after `size`. Default: all.
+    data_seed: Seed = 0  # Seed of derived and synthetic samples.
     synthetic: bool | None = None
     """Ask for the synthetic stand-in, or refuse it. Default: only where no real files are found."""
     image_size: ImageSide | None = None
@@ -145,8 +141,7 @@ class MatrixWithoutLoop(Strict):
     that all images of a folder have if it is smaller; the codec `original` serves the network's size."""
     skip_unreadable: bool = False
     """Leave out image files that cannot be read or do not decode. Otherwise the first one is an error."""
-    backends: list[str] = list(PAPER_BACKENDS)
-    """Container, codec and reader of each store."""
+    backends: list[str] = list(PAPER_BACKENDS)  # Container, codec and reader of each store.
     replicates: Annotated[int, pydantic.Field(ge=1)] | None = None
     """Fresh processes per cell of this matrix, fewer than those of the scenario. They run in its first rounds, and a
     run that is extended adds none. Default: the scenario's number."""

@@ -92,8 +92,7 @@ class Scenario(Strict):
 
     name: Annotated[str, pydantic.Field(pattern=r"^[A-Za-z0-9_-]+$")]
     """Name of the scenario, and part of the names of its run folders."""
-    question: str = ""
-    """The question that the cells answer; `storebench scenarios` prints it."""
+    question: str = ""  # The question that the cells answer; `storebench scenarios` prints it.
     replicates: Annotated[int, pydantic.Field(ge=1)] = 1
     """Fresh processes per cell, a fixed number. A matrix may have fewer."""
     budget: str | None = None
@@ -104,8 +103,7 @@ class Scenario(Strict):
     """Measure a replicate again, at the end of its round and at most twice, if it did not hold its cache
     state, or if other work took more than 20% of the cores during it but not during most of its round. Other
     attempts are in `superseded.jsonl`."""
-    seed: Seed = 0
-    """Seed of the order in which cells run."""
+    seed: Seed = 0  # Seed of the order in which cells run.
     ceilings: bool = True
     """Measure the ceilings of memory and device in each process, after its epochs. Comparisons of two
     revisions do not use them."""

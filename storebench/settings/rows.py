@@ -21,13 +21,11 @@ class Setting:
     least: int | None = None
     most: int | None = None
     derived: bool = False
-    option: bool = True
-    """Whether the command line has an option for it, too."""
+    option: bool = True  # Whether the command line has an option for it, too.
     metavar: str | None = None
     label: str = "{}"
     labels: Mapping[Any, str] = field(default_factory=dict)
-    told: bool = True
-    """Whether labels name it even where it does not vary."""
+    told: bool = True  # Whether labels name it even where it does not vary.
     name: str = ""
     kind: type = str
     default: Any = ...

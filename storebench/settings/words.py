@@ -72,14 +72,10 @@ class Limit(enum.StrEnum):
 class CacheState(Word):
     """State of the page cache that a cell asks for."""
 
-    COLD = "cold"
-    """No page of the store is resident when an epoch starts."""
-    WARM = "warm"
-    """All pages of the store are resident when an epoch starts."""
-    LIMITED = "limited"
-    """The page cache holds less than the store."""
-    ANY = "any"
-    """The cache stays as it is found."""
+    COLD = "cold"  # No page of the store is resident when an epoch starts.
+    WARM = "warm"  # All pages of the store are resident when an epoch starts.
+    LIMITED = "limited"  # The page cache holds less than the store.
+    ANY = "any"  # The cache stays as it is found.
 
 
 # Cache states that hold for a portion of an epoch only.
@@ -89,31 +85,24 @@ BOUNDED_STATES = (CacheState.COLD, CacheState.LIMITED)
 class LoaderKind(Word):
     """The way in which batches reach the loop."""
 
-    PROCESSES = "processes"
-    """The worker processes of torch's DataLoader."""
+    PROCESSES = "processes"  # The worker processes of torch's DataLoader.
     THREADS = "threads"
-    RING = "ring"
-    """Processes that write into a ring of shared memory."""
+    RING = "ring"  # Processes that write into a ring of shared memory.
 
 
 class Sync(Word):
     """The moment at which the ranks of a job exchange gradients."""
 
-    OVERLAPPED = "overlapped"
-    """During the backward pass, in buckets."""
-    AFTER = "after"
-    """In one piece after the backward pass."""
-    NONE = "none"
-    """Never: each rank trains its own network."""
+    OVERLAPPED = "overlapped"  # During the backward pass, in buckets.
+    AFTER = "after"  # In one piece after the backward pass.
+    NONE = "none"  # Never: each rank trains its own network.
 
 
 class Share(Word):
     """The way in which the ranks of a job share reading."""
 
-    NONE = "none"
-    """Each rank reads its own samples."""
-    NODE = "node"
-    """One rank per node reads each batch for all ranks there, into shared memory."""
+    NONE = "none"  # Each rank reads its own samples.
+    NODE = "node"  # One rank per node reads each batch for all ranks there, into shared memory.
     STORE = "store"
     """Each rank keeps a part of the samples in memory and sends them to the ranks that need them."""
 
@@ -121,30 +110,23 @@ class Share(Word):
 class Fill(Word):
     """The moment at which the ranks of a job fill their data store."""
 
-    PRELOAD = "preload"
-    """Before the first epoch: each rank reads a part of the store."""
-    FIRST_EPOCH = "first-epoch"
-    """In the first epoch: each rank keeps the samples that it serves."""
+    PRELOAD = "preload"  # Before the first epoch: each rank reads a part of the store.
+    FIRST_EPOCH = "first-epoch"  # In the first epoch: each rank keeps the samples that it serves.
 
 
 class TrainerData(Word):
     """The samples of each trainer of a job."""
 
-    PARTITIONED = "partitioned"
-    """A part of the samples; no two trainers share a sample."""
-    REPLICATED = "replicated"
-    """All samples."""
+    PARTITIONED = "partitioned"  # A part of the samples; no two trainers share a sample.
+    REPLICATED = "replicated"  # All samples.
 
 
 class ComputeKind(Word):
     """The work of the loop on a batch."""
 
-    REAL = "real"
-    """It trains the network."""
-    NONE = "none"
-    """It asks for the next batch at once."""
-    EMULATED = "emulated"
-    """It sleeps for as long as an accelerator would compute."""
+    REAL = "real"  # It trains the network.
+    NONE = "none"  # It asks for the next batch at once.
+    EMULATED = "emulated"  # It sleeps for as long as an accelerator would compute.
 
 
 class _Text(str):
@@ -198,12 +180,9 @@ class Place(_Text):
     __slots__ = ("copies", "emulated", "kind", "url")
 
     copies: bool
-    kind: str
-    """ "s3", or a kind that only records have; "" for this disk and for a folder."""
-    url: str
-    """The address of a server that runs already; "" for every other place."""
-    emulated: dict[str, float]
-    """What the run's own server emulates, by the names of `storebench place up`."""
+    kind: str  # "s3", or a kind that only records have; "" for this disk and for a folder.
+    url: str  # The address of a server that runs already; "" for every other place.
+    emulated: dict[str, float]  # What the run's own server emulates, by the names of `storebench place up`.
 
     def __new__(cls, text: str) -> Self:
         if "@" in text:

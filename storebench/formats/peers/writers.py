@@ -18,8 +18,7 @@ class LibraryWriter(Writer):
     """Give each sample to a library, and report its errors as ours."""
 
     library_errors: ClassVar[tuple[type[Exception], ...]] = ERRORS
-    labels_beside: ClassVar[bool] = False
-    """Whether the labels are also written to `LABELS_FILE`."""
+    labels_beside: ClassVar[bool] = False  # Whether the labels are also written to `LABELS_FILE`.
     _writer: Any  # of the library
 
     def __init__(self, folder: Path, spec: StoreSpec) -> None:
