@@ -160,27 +160,21 @@ def any_image_size(name: str) -> bool:
 def _check(spec: DatasetSpec) -> None:
     if not known_dataset(spec.name):
         raise unknown_dataset(spec.name)
-    for option, value in (("size", spec.size), ("limit", spec.limit)):
-        if value is not None and not 1 <= value <= MOST_SAMPLES:
-            raise UsageError(
-                f"a {option} of {value} samples", hint=f"Name a count from 1 to {MOST_SAMPLES:,}."
-            )
-    if spec.image_size is not None and not any_image_size(spec.name):
-        raise UsageError(
-            f"the images of {spec.name} have one size, so none can be asked for",
-            hint="Leave out --image-size; it is for folders, containers and ImageNet.",
-        )
-    if spec.image_size is not None and not LEAST_IMAGE_SIZE <= spec.image_size <= MOST_IMAGE_SIZE:
-        raise UsageError(
-            f"no image size is {spec.image_size}",
-            hint=f"Name a side from {LEAST_IMAGE_SIZE} to {MOST_IMAGE_SIZE} pixels.",
-        )
-    if spec.skip_unreadable and not any_image_size(spec.name):
-        raise UsageError(
-            f"the samples of {spec.name} are no image files, of which some could be unreadable",
-            hint="Leave out --skip-unreadable; it is for folders, lists and ImageNet.",
-        )
-    if not 0 <= spec.seed <= MOST_SEED:
-        raise UsageError(f"{spec.seed} is not a seed", hint="Name 0 or more, below 2^63.")
-    if spec.synthetic and spec.name not in _ENTRIES:
-        raise UsageError(f"{spec.name} has no synthetic stand-in", hint=f"Known: {', '.join(_ENTRIES)}.")
+    ranges = (
+        ("--size", spec.size, 1, MOST_SAMPLES),
+        ("--limit", spec.limit, 1, MOST_SAMPLES),
+        ("--image-size", spec.image_size, LEAST_IMAGE_SIZE, MOST_IMAGE_SIZE),
+        ("--seed", spec.seed, 0, MOST_SEED),
+    )
+    for option, value, least, most in ranges:
+        if value is not None and not least <= value <= most:
+            raise UsageError(f"must be {least:,} to {most:,}, not {value:,}", where=option)
+    has_files = any_image_size(spec.name)
+    refusals = {
+        "--image-size": (spec.image_size is not None and not has_files, "its images have one size"),
+        "--skip-unreadable": (spec.skip_unreadable and not has_files, "its samples are no image files"),
+        "--synthetic": (spec.synthetic and spec.name not in _ENTRIES, "it has no synthetic stand-in"),
+    }
+    for option, (is_refused, why) in refusals.items():
+        if is_refused:
+            raise UsageError(why, where=spec.name, hint=f"Leave out {option}.")

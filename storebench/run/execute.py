@@ -41,7 +41,7 @@ from storebench.run.replicates import (
 from storebench.run.resources import Surroundings, check_network, check_parts, check_size, surroundings
 from storebench.run.scenario import FEWEST_REPLICATES, Scenario
 from storebench.settings.words import ComputeKind, Split
-from storebench.stores.convert import BuildOptions, Replace, ensure_store
+from storebench.stores.convert import BuildOptions, Replace, convert
 from storebench.stores.copies import StoreImage, ensure_copy, ensure_image
 from storebench.system.lock import claimed
 from storebench.system.progress import Say
@@ -182,8 +182,7 @@ def prepare(
                 opened[cell.data] = open_dataset(
                     cell.data, listings=listings_in(stores), progress=options.progress
                 )
-            backend, dataset = parse_backend(key[1]), opened[cell.data]
-            store = ensure_store(cell.data, backend, stores, dataset=dataset, options=options)
+            store = convert(opened[cell.data], cell.data, parse_backend(key[1]), stores, options=options)
             limit = scenario.test_limit if key in trained else 0
             test = _test_store(cell, store.manifest, limit, stores, options, say_once)
             built[key] = Prepared(store=store.path.resolve(), manifest=store.manifest, test_store=test)
@@ -238,7 +237,7 @@ def _test_store(
     except DataNotFoundError as error:
         say(f"no test accuracy: {error}")
         return None
-    return ensure_store(spec, backend, stores, dataset=dataset, options=options).path.resolve()
+    return convert(dataset, spec, backend, stores, options=options).path.resolve()
 
 
 @dataclass(kw_only=True)

@@ -64,15 +64,11 @@ def ensure_store(
     backend: Backend,
     stores: Path,
     *,
-    data_root: Path | None = None,
-    dataset: Dataset | None = None,
     options: BuildOptions | None = None,
 ) -> Store:
     """Return the store of `spec` that `backend` reads, and build it if it does not exist."""
     options = options or BuildOptions(replace=Replace.STALE)
-    dataset = dataset or open_dataset(
-        spec, data_root, listings=listings_in(stores), progress=options.progress
-    )
+    dataset = open_dataset(spec, listings=listings_in(stores), progress=options.progress)
     return convert(dataset, spec, backend, stores, options=options)
 
 

@@ -48,16 +48,16 @@ class LmdbDirectOptions(ReadPolicy):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Rung:
     """One way to read the file."""
 
     key: str
     label: str  # the rung's name in plots
     below: str | None  # the rung that it is compared with; None for the lowest
+    trouble: str = ""  # the problem solved by the optimisation, in words; "" if the rung is no optimisation
     reader: str = "direct"
     options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    trouble: str = ""  # the problem solved by the optimisation, in words; "" if the rung is no optimisation
     share: Share = Share.NONE  # how the ranks of a job share reading
 
     @property
@@ -68,64 +68,27 @@ class Rung:
         return f"lmdb{reader}" + (f"?{options}" if options else "")
 
 
-_MAPPED = {"explicit": "off", "index": "off", "merged": "off"}
+_FAULTS, _SINGLE = {"explicit": "off", "merged": "off"}, {"merged": "off"}
+_WALKED = {**_FAULTS, "index": "off"}
+_DM, _DIO = "a cursor must walk past other readers' records", "data comes in by page faults"
+_STAG, _LMM = "all readers hit the storage at one moment", "every reader of a machine reads for itself"
+_BY_MAP, _PLANNED = (
+    f"every rank of a node reads for itself with {how}" for how in ("LMDB's map", "planned reads")
+)
 
 # From the lowest rung to the highest.
 RUNGS = (
-    Rung(key="plain", label="LMDB", reader="get", below=None),
-    Rung(key="page", label="LMDB, readahead=off", reader="get", options={"readahead": "off"}, below="plain"),
-    Rung(key="map", label="its map, walked by us", options=_MAPPED, below="plain"),
-    Rung(
-        key="dm",
-        label="map + DM",
-        options={**_MAPPED, "keep_leaf": "on"},
-        below="map",
-        trouble="a cursor must walk past other readers' records",
-    ),
-    Rung(
-        key="prov",
-        label="map + PROV",
-        options={"explicit": "off", "merged": "off"},
-        below="map",
-        trouble="finding the offsets is serial",
-    ),
-    Rung(
-        key="dio",
-        label="PROV + DIO",
-        options={"merged": "off"},
-        below="prov",
-        trouble="data comes in by page faults",
-    ),
-    Rung(key="coal", label="PROV + DIO + COAL", below="dio", trouble="requests are small and late"),
-    Rung(
-        key="stag",
-        label="… + STAG",
-        options={"readers_at_a_time": "1"},
-        below="coal",
-        trouble="all readers hit the storage at one moment",
-    ),
-    Rung(
-        key="lmm",
-        label="… + LMM, loading included",
-        reader="shared",
-        below="coal",
-        trouble="every reader of a machine reads for itself",
-    ),
-    Rung(
-        key="batches",
-        label="LMDB + LMM of batches",
-        reader="get",
-        share=Share.NODE,
-        below="plain",
-        trouble="every rank of a node reads for itself with LMDB's map",
-    ),
-    Rung(
-        key="together",
-        label="… + LMM of batches",
-        share=Share.NODE,
-        below="coal",
-        trouble="every rank of a node reads for itself with planned reads",
-    ),
+    Rung("plain", "LMDB", None, reader="get"),
+    Rung("page", "LMDB, readahead=off", "plain", reader="get", options={"readahead": "off"}),
+    Rung("map", "its map, walked by us", "plain", options=_WALKED),
+    Rung("dm", "map + DM", "map", _DM, options={**_WALKED, "keep_leaf": "on"}),
+    Rung("prov", "map + PROV", "map", "finding the offsets is serial", options=_FAULTS),
+    Rung("dio", "PROV + DIO", "prov", _DIO, options=_SINGLE),
+    Rung("coal", "PROV + DIO + COAL", "dio", "requests are small and late"),
+    Rung("stag", "… + STAG", "coal", _STAG, options={"readers_at_a_time": "1"}),
+    Rung("lmm", "… + LMM, loading included", "coal", _LMM, reader="shared"),
+    Rung("batches", "LMDB + LMM of batches", "plain", _BY_MAP, reader="get", share=Share.NODE),
+    Rung("together", "… + LMM of batches", "coal", _PLANNED, share=Share.NODE),
 )
 
 _NODE = struct.Struct("<HHHH")  # size low, size high, flags, key size
