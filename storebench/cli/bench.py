@@ -19,14 +19,7 @@ from storebench.cli.options import (
     require_writable,
     timeout_option,
 )
-from storebench.cli.run import (
-    begun,
-    continued,
-    executed,
-    finish,
-    new_run_folder,
-    reported_after_interrupt,
-)
+from storebench.cli.run import begun, continued, executed, finish, new_run_folder, reported_after_interrupt
 from storebench.cli.watcher import StderrWatcher, print_plan
 from storebench.errors import UsageError
 from storebench.units import number_of, parse_duration
@@ -97,8 +90,7 @@ def bench(
     resume: Annotated[
         bool,
         typer.Option(
-            "--resume",
-            help="Continue the interrupted run in --out; with --replicates, add rounds to it.",
+            "--resume", help="Continue the interrupted run in --out; with --replicates, add rounds to it."
         ),
     ] = False,
     retry_failed: Annotated[

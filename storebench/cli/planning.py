@@ -18,8 +18,7 @@ _real = partial(typer.Option, callback=finite)
 
 def plan(
     runs: Annotated[
-        list[Path],
-        typer.Argument(metavar="RUN...", help="Runs of one machine, as 'bench planner' measures."),
+        list[Path], typer.Argument(metavar="RUN...", help="Runs of one machine, as 'bench planner' measures.")
     ],
     accelerator: Annotated[
         str,

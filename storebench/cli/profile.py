@@ -20,8 +20,7 @@ _START = "from storebench.{}.script_{} import main; main()"
 Script = Annotated[
     list[str],
     typer.Argument(
-        metavar="SCRIPT",
-        help="The script, then its own arguments: options of this command stand before it.",
+        metavar="SCRIPT", help="The script, then its own arguments: options of this command stand before it."
     ),
 ]
 AsModule = Annotated[bool, typer.Option("-m", help="SCRIPT is the name of a module, as after python -m.")]
@@ -73,6 +72,5 @@ def _run(start: str, script: list[str], *, as_module: bool, out: Path | None, ke
         sys.stderr.flush()
         # A new program, so that nothing of this one (handlers of signals, modules) is in the script's way.
         os.execv(  # noqa: S606
-            sys.executable,
-            [sys.executable, "-P", "-c", start, json.dumps(options), *script],
+            sys.executable, [sys.executable, "-P", "-c", start, json.dumps(options), *script]
         )

@@ -50,13 +50,7 @@ def report(
         from storebench.report.build import write_report
 
         writes_into(out)
-        written = write_report(
-            results,
-            out,
-            allow_invalid=allow_invalid,
-            accelerators=named,
-            plots=plots,
-        )
+        written = write_report(results, out, allow_invalid=allow_invalid, accelerators=named, plots=plots)
         if as_json:
             put_json(as_dict(written))
             return
@@ -99,9 +93,7 @@ def put_content(content: "Content", stores: Path | None = None) -> None:
 
 
 def print_summary(
-    results: "Results",
-    named: Sequence["Accelerator"] = (),
-    stores: Path | None = None,
+    results: "Results", named: Sequence["Accelerator"] = (), stores: Path | None = None
 ) -> None:
     from storebench.report.content import content_of
 

@@ -85,10 +85,7 @@ def convert(
         # Several backends may read one store (memory:python, memory:native).
         wanted = list({store_name_of(backend): backend for backend in parsed}.values())
         options = BuildOptions(
-            processes=processes,
-            replace=Replace.YES if force else Replace.NEVER,
-            progress=progress,
-            say=say,
+            processes=processes, replace=Replace.YES if force else Replace.NEVER, progress=progress, say=say
         )
         spec = DatasetSpec(
             name=dataset_named(dataset, listed),

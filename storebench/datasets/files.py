@@ -43,10 +43,7 @@ class FoundFiles:
 
 
 def look_at(
-    root: Path,
-    files: Sequence[tuple[str, int]],
-    class_names: tuple[str, ...],
-    provenance: Provenance,
+    root: Path, files: Sequence[tuple[str, int]], class_names: tuple[str, ...], provenance: Provenance
 ) -> FoundFiles:
     """Look at image files: their statuses, and the headers of those whose size matters."""
     paths = [path for path, _ in files]

@@ -214,9 +214,7 @@ def _scan_classes(
     kept = [(path, labels[folder]) for folder in by_class if folder in labels for path in by_class[folder]]
     if not kept:
         raise DataNotFoundError(
-            "no images of these classes in its folders",
-            where=root,
-            hint="Put one folder per class there.",
+            "no images of these classes in its folders", where=root, hint="Put one folder per class there."
         )
     for folder, paths in by_class.items():
         if are_both({path.split("/")[1] for path in paths if path.count("/") > 1}):

@@ -13,13 +13,7 @@ from typing import Any
 import numpy as np
 
 from storebench.datasets.files import FoundFiles
-from storebench.datasets.sources import (
-    fingerprint,
-    paths_of,
-    row_of,
-    status_row,
-    statuses,
-)
+from storebench.datasets.sources import fingerprint, paths_of, row_of, status_row, statuses
 from storebench.errors import CorruptDataError, UsageError
 from storebench.system.pickles import unpickled
 from storebench.system.reading import read_small_file

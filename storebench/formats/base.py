@@ -25,17 +25,7 @@ from storebench.formats.windows import Batch
 from storebench.record.manifest import DIGESTS_NAME, MANIFEST_NAME, NAMES_NAME, Manifest, StoreSpec
 from storebench.system.file_tree import FileTree
 
-__all__ = [
-    "Batch",
-    "Fetched",
-    "Format",
-    "FormatInfo",
-    "Indices",
-    "Reader",
-    "ReaderInfo",
-    "Traits",
-    "Writer",
-]
+__all__ = ["Batch", "Fetched", "Format", "FormatInfo", "Indices", "Reader", "ReaderInfo", "Traits", "Writer"]
 
 
 class Writer(ABC):

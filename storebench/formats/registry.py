@@ -46,8 +46,7 @@ BUILTIN: dict[str, FormatEntry] = {
     "hdf5": FormatEntry(target="storebench.formats.hdf5.format:Hdf5Format", install=install_line("h5py")),
     "memory": FormatEntry(target="storebench.formats.memory.format:MemoryFormat"),
     "leveldb": FormatEntry(
-        target="storebench.formats.leveldb.format:LevelDbFormat",
-        install=install_line(PLYVEL),
+        target="storebench.formats.leveldb.format:LevelDbFormat", install=install_line(PLYVEL)
     ),
     "lmdb": FormatEntry(target="storebench.formats.lmdb.format:LmdbFormat", install=install_line("lmdb")),
 }
@@ -55,9 +54,7 @@ BUILTIN: dict[str, FormatEntry] = {
 
 def _peer(target: str, *libraries: str) -> FormatEntry:
     return FormatEntry(
-        target=f"storebench.formats.peers.{target}",
-        install=install_line(*libraries),
-        libraries=libraries,
+        target=f"storebench.formats.peers.{target}", install=install_line(*libraries), libraries=libraries
     )
 
 

@@ -105,8 +105,7 @@ class RemoteReader(Reader):
         assert isinstance(options, RemoteOptions)
         if not url:
             raise UsageError(
-                "this reader asks an object store",
-                hint="Name one with --place s3:http://HOST:PORT/BUCKET.",
+                "this reader asks an object store", hint="Name one with --place s3:http://HOST:PORT/BUCKET."
             )
         self._objects = Objects(store, self._client(url), options.inflight)
         self._ahead: deque[tuple[int, Future[bytes]]] = deque()

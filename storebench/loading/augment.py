@@ -125,11 +125,7 @@ def _mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 
 def prepare_files(
-    reader: Reader,
-    payloads: Sequence[bytes],
-    indices: Indices,
-    out: Batch,
-    views: Sequence[Choose | None],
+    reader: Reader, payloads: Sequence[bytes], indices: Indices, out: Batch, views: Sequence[Choose | None]
 ) -> int:
     """Write the samples of image files into `out`, uint8 [n, H, W, C]; return the wall time of decoding, in ns."""
     decoder = get_codec(reader.payload_codec)

@@ -93,10 +93,7 @@ def with_cold_rates(record: Record, steps: StepTable) -> Record:
         samples, seconds = _rate(_rows(steps, slice(step + 1)))
         rates.append(
             ColdRate(
-                read_frac=share,
-                samples_per_s=samples / seconds,
-                resident_frac=resident,
-                excess_frac=excess,
+                read_frac=share, samples_per_s=samples / seconds, resident_frac=resident, excess_frac=excess
             )
         )
     return dataclasses.replace(record, cold_rates=tuple(rates))
@@ -167,11 +164,7 @@ def _first_full(timed: StepTable, curve: ResidencyCurve, *, fills: bool) -> int:
 
 
 def _still_filling(
-    table: StepTable,
-    points: Sequence[ResidencyPoint],
-    first_step: int,
-    store_bytes: int,
-    memory_bytes: int,
+    table: StepTable, points: Sequence[ResidencyPoint], first_step: int, store_bytes: int, memory_bytes: int
 ) -> str:
     """Return words for a page cache that grew too much after a step began (`GROWTH_MOST_FRAC`), or ""."""
     elapsed_s = np.array([point.elapsed_s for point in points])

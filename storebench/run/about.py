@@ -13,14 +13,7 @@ import pydantic
 
 from storebench.errors import CorruptDataError, StorebenchError, from_os_error
 from storebench.plain_text import plain
-from storebench.record.lines import (
-    LOGS_DIR,
-    MOST_RUN_BYTES,
-    PAIRING_NAME,
-    RECORDS_NAME,
-    RUN_NAME,
-    STEPS_DIR,
-)
+from storebench.record.lines import LOGS_DIR, MOST_RUN_BYTES, PAIRING_NAME, RECORDS_NAME, RUN_NAME, STEPS_DIR
 from storebench.record.schema import Record
 from storebench.run.replicates import replicate_key
 from storebench.run.scenario import Scenario

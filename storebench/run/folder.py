@@ -118,13 +118,7 @@ class Run:
                 where=path,
                 hint="Another version of storebench wrote it: start a new run.",
             )
-        return cls(
-            folder=folder,
-            run_id=about.run_id,
-            scenario=scenario,
-            cells=cells,
-            ended=about.ended,
-        )
+        return cls(folder=folder, run_id=about.run_id, scenario=scenario, cells=cells, ended=about.ended)
 
     @classmethod
     def resume(cls, folder: Path) -> "Run":

@@ -40,10 +40,7 @@ _ONE_RANK: dict[str, Any] = {
 }
 
 # The settings of a data store, with their values in a cell without one.
-_NO_DATA_STORE: dict[str, Any] = {
-    "store_fill": Fill.PRELOAD,
-    "store_memory_bytes": None,
-}
+_NO_DATA_STORE: dict[str, Any] = {"store_fill": Fill.PRELOAD, "store_memory_bytes": None}
 
 # The settings of jobs of several trainers, with their values in a cell of one trainer.
 _ONE_TRAINER: dict[str, Any] = {"trainer_data": TrainerData.PARTITIONED, "tournament_steps": 0}

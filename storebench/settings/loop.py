@@ -200,11 +200,7 @@ class LoopSettings:
         meaning="How the ranks of a job share reading: each rank reads its own samples, one rank per node reads for "
         "all ranks there, or each rank keeps a part of the samples in memory for all ranks.",
         axis=8,
-        labels={
-            Share.NONE: "",
-            Share.NODE: "one reader per node",
-            Share.STORE: "data store of the ranks",
-        },
+        labels={Share.NONE: "", Share.NODE: "one reader per node", Share.STORE: "data store of the ranks"},
     )
     store_fill: Fill = setting(
         default=Fill.PRELOAD,

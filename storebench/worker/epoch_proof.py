@@ -11,10 +11,7 @@ from storebench.formats.base import Indices
 from storebench.loading.augment import round_seed
 from storebench.loading.order import order_digest
 from storebench.loading.proof import TimedCheck, Truth, coverage, same_order
-from storebench.record.schema import (
-    Coverage,
-    Digests,
-)
+from storebench.record.schema import Coverage, Digests
 from storebench.settings.words import Sync
 from storebench.stores.find import read_digest_table
 from storebench.training.steps import CpuStep

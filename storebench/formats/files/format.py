@@ -156,10 +156,7 @@ class FilesThreadsOptions(Options):
         meaning="files that are read and decoded at the same time; auto is the cell's threads, else the usable cores",
     )
     ahead: int = integer(
-        default=512,
-        least=0,
-        most=1 << 20,
-        meaning="files ahead of the loop that the kernel is asked to read",
+        default=512, least=0, most=1 << 20, meaning="files ahead of the loop that the kernel is asked to read"
     )
 
 

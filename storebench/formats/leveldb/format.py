@@ -134,7 +134,7 @@ class LevelDbFormat(Format):
                 summary="plyvel's get, one call per sample",
                 # LevelDB lets one process at a time open a database.
                 note="each reader opens a private snapshot: hard links to the tables, copies of the rest",
-            ),
+            )
         }
 
     def writer(self, folder: Path, spec: StoreSpec) -> Writer:

@@ -39,8 +39,7 @@ class LmdbDirectOptions(ReadPolicy):
     """Options of ``lmdb:direct``: those of explicit reads, and how samples are located."""
 
     index: bool = flag(
-        default=True,
-        meaning="take offsets from the page index; off walks the tree for each sample",
+        default=True, meaning="take offsets from the page index; off walks the tree for each sample"
     )
     keep_leaf: bool = flag(
         default=False,

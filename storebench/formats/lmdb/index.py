@@ -108,10 +108,7 @@ def _walk(file: PageFile, identity: FileIdentity) -> PageIndex:
     if done != tree.entries:
         raise CorruptStoreError(f"{done} entries where the record says {tree.entries}", where=file.path)
     return PageIndex(
-        identity=identity,
-        offsets=np.concatenate(offsets),
-        lengths=np.concatenate(lengths),
-        numbered=numbered,
+        identity=identity, offsets=np.concatenate(offsets), lengths=np.concatenate(lengths), numbered=numbered
     )
 
 

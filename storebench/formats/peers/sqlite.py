@@ -74,7 +74,4 @@ class SqliteFormat(PeerFormat):
         default_reader="select",
     )
     writes = SqliteWriter
-    reads = ReaderInfo(
-        reader=SqliteReader,
-        summary="one SELECT per batch by primary key, from a mapped file",
-    )
+    reads = ReaderInfo(reader=SqliteReader, summary="one SELECT per batch by primary key, from a mapped file")

@@ -12,14 +12,7 @@ from storebench.datasets.sources import members, open_source
 from storebench.formats.base import FormatInfo, ReaderInfo, Traits
 from storebench.formats.common import damaged, load_integers, load_labels
 from storebench.formats.peers.rows import ERRORS, LABELS_FILE, PeerFormat, required
-from storebench.formats.peers.stream import (
-    SHARD_BYTES,
-    SHARDS_FILE,
-    Numbered,
-    ShardsWriter,
-    StreamReader,
-    T,
-)
+from storebench.formats.peers.stream import SHARD_BYTES, SHARDS_FILE, Numbered, ShardsWriter, StreamReader, T
 from storebench.formats.reader import Seed
 from storebench.formats.remote import Piece, RemoteReader, ranges_of
 

@@ -48,8 +48,7 @@ class ReadPolicy(Options):
     """Settings for reading a file, one field per option."""
 
     explicit: bool = flag(
-        default=True,
-        meaning="read cold data explicitly; off leaves it to page faults of the mapping",
+        default=True, meaning="read cold data explicitly; off leaves it to page faults of the mapping"
     )
     merged: bool = flag(
         default=True,
