@@ -138,12 +138,10 @@ def bench(
         if report is not None:
             require_writable(report, "--report")
         node_options = {"nodes": nodes, "rendezvous": rendezvous, "node": node}
-        node_words = [
-            word
-            for name, value in node_options.items()
-            if value is not None
-            for word in (f"--{name}", str(value))
+        named_options = [
+            (f"--{name}", str(value)) for name, value in node_options.items() if value is not None
         ]
+        node_words = [word for option in named_options for word in option]
         is_side = against is not None
         refusals = {
             "--retry-failed needs --resume": retry_failed and not resume,
@@ -163,16 +161,17 @@ def bench(
                     where="--nodes",
                     hint="Let ranks be a multiple of the number of nodes.",
                 )
-        if against is not None:
-            from storebench.check.against import in_rounds, named, run_against
-            from storebench.check.side_code import commit_of, find_root
+        from storebench.check.against import in_rounds, named, run_against
+        from storebench.check.side_code import commit_of, find_root
 
-            if dry_run:
+        if dry_run:
+            if against is not None:
                 say(f"{named(root := find_root(), commit_of(root, against))}; each side:")
-                planned = in_rounds(loaded, replicates, budget_s).model_copy(update={"budget": budget})
-                print_plan(planned, cells, place, as_json=as_json)
-                return
-            require_devices(cells)
+                loaded = in_rounds(loaded, replicates, budget_s).model_copy(update={"budget": budget})
+            print_plan(loaded, cells, place, as_json=as_json)
+            return
+        require_devices(cells, nodes=nodes or 1)
+        if against is not None:
             sides = run_against(
                 against,
                 loaded,
@@ -191,14 +190,10 @@ def bench(
                 f"{sides.repository} against the working tree"
             )
             return
-        if dry_run:
-            print_plan(loaded, cells, place, as_json=as_json)
-            return
         from storebench.ranks.membership import membership
         from storebench.ranks.nodes import place_of
 
         address = None if nodes in (None, 1) else place_of(nodes or 1, rendezvous, node, membership())
-        require_devices(cells, nodes=nodes or 1)
         if address is not None and not address.leads:
             _follow(loaded, cells, folder, place, address)
             return

@@ -102,18 +102,12 @@ def arrays_in(file: Any) -> dict[str, Any]:
         if item is None:
             arrays[name] = f"a link to {link.path if isinstance(link, h5py.SoftLink) else link.filename}"
         elif isinstance(item, h5py.Dataset) and item.shape and not name.startswith(_CELLS):
-            arrays[name] = _elsewhere(item) or item
+            elsewhere = f"in the file {item.external[0][0]}" if item.external else ""
+            arrays[name] = elsewhere or ("a virtual data set" if item.is_virtual else item)
         return True if len(arrays) >= _MOST_ARRAYS else None
 
     file.visititems_links(visit)
     return arrays
-
-
-def _elsewhere(data: Any) -> str:
-    """Return the kind of an array whose values are stored elsewhere; "" for all others."""
-    if data.external:
-        return f"in the file {data.external[0][0]}"
-    return "a virtual data set" if data.is_virtual else ""
 
 
 def _may_hold_images(name: str, data: Any) -> bool:
