@@ -32,8 +32,8 @@ from storebench.probes.code import cell_environment
 from storebench.probes.loop_mount import BLOCK_BYTES, fill_image, make_image
 from storebench.record.lines import RECORDS_NAME, read_records
 from storebench.record.schema import Record
+from storebench.run.cell_process import end
 from storebench.run.execute import Silent, prepare
-from storebench.run.launch import end
 from storebench.run.resources import sweep
 from storebench.run.scenario import load_scenario
 from storebench.system.interrupts import Held

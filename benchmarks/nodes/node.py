@@ -24,7 +24,7 @@ from benchmarks.nodes.network import INTERFACE, address_of
 from benchmarks.nodes.tools import GROUP_PREFIX
 from storebench.errors import CellFailedError
 from storebench.probes.cgroup import MemoryGroup, memory_group, remove_stale
-from storebench.run.launch import end
+from storebench.run.cell_process import end
 from storebench.system.processes import started_ticks
 
 READAHEAD_KIB = 128

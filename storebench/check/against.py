@@ -22,7 +22,7 @@ from storebench.check.sides import Pairing, label_of
 from storebench.errors import CellFailedError, OutputError, ScenarioError, UsageError, from_os_error
 from storebench.record.lines import PAIRING_NAME
 from storebench.record.schema import Cell
-from storebench.run.launch import end
+from storebench.run.cell_process import end
 from storebench.run.replicates import round_of
 from storebench.run.resources import permitted
 from storebench.run.scenario import Scenario, load_scenario

@@ -11,7 +11,7 @@ import typer
 
 from storebench.cli.bench import bench, scenarios
 from storebench.cli.common import STORES_ENV, GroupedCommand, OneLineGroup, exit_codes, say
-from storebench.cli.listing import accelerators, data, doctor, formats
+from storebench.cli.inventory import accelerators, data, doctor, formats
 from storebench.cli.place import place
 from storebench.cli.planning import plan
 from storebench.cli.profile import audit, profile

@@ -138,7 +138,7 @@ def resume_command(folder: Path, *, retry_failed: bool = False) -> str:
 
 
 def _runs(records: Iterable[tuple[Record, Path]]) -> dict[Path, About]:
-    """Return what each run's folder says of it; folders without a ``run.json`` are left out."""
+    """Return the description of each run, by its folder; folders without a ``run.json`` are left out."""
     folders = dict.fromkeys(file.parent for _, file in records if file.name == RECORDS_NAME)
     return {folder: about for folder in folders if (about := about_of(folder))}
 

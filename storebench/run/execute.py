@@ -27,8 +27,8 @@ from storebench.ranks.memory import check_room
 from storebench.record.lines import LOGS_DIR, record_from_dict
 from storebench.record.manifest import Manifest, store_facts
 from storebench.record.schema import Cell, PlaceFacts, Record, Status
+from storebench.run.cell_process import answer_of
 from storebench.run.folder import Run
-from storebench.run.launch import answer_of
 from storebench.run.leader import Leader
 from storebench.run.replicates import (
     PendingReplicate,

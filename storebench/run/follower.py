@@ -11,8 +11,8 @@ from storebench.ranks.launch import Tell
 from storebench.ranks.nodes import Board, NodeAddress
 from storebench.record.lines import LOGS_DIR
 from storebench.record.schema import Cell
+from storebench.run.cell_process import answer_of
 from storebench.run.execute import Prepared, Watcher, prepare
-from storebench.run.launch import answer_of
 from storebench.run.resources import refusals, surroundings
 from storebench.run.scenario import Scenario
 from storebench.system.scratch import scratch_folder

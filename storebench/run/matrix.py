@@ -15,7 +15,7 @@ from storebench.plain_text import printable
 from storebench.record.schema import Cell
 from storebench.settings.backend import Backend
 from storebench.settings.loop import AXES, MOST_SEED, NO_MODEL, SETTINGS
-from storebench.settings.rows import Setting
+from storebench.settings.setting import Setting
 from storebench.settings.tiers import find_tier
 from storebench.settings.words import (
     LOCAL,

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from storebench.settings.rows import rows_of, setting
+from storebench.settings.setting import rows_of, setting
 from storebench.settings.words import (
     LOCAL,
     REAL,

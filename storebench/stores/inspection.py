@@ -15,7 +15,7 @@ from typing import Any
 
 from storebench.datasets.base import HF_PREFIX, Image
 from storebench.datasets.containers.base import Container
-from storebench.datasets.containers.find import find_container
+from storebench.datasets.containers.recognize import find_container
 from storebench.datasets.images import suffix_of
 from storebench.errors import CorruptDataError, DataNotFoundError
 from storebench.probes.page_cache import ask_to_evict, cache_facts, evict

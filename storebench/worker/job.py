@@ -81,7 +81,7 @@ def write_answer(job: CellJob, answer: dict[str, Any], exit_code: int) -> int:
 
 
 def failed_answer(job: CellJob, error: Exception) -> tuple[dict[str, Any], int]:
-    """Return why a job failed and its exit code, and print the traceback of an unexpected error."""
+    """Return the failure of a job and its exit code, and print the traceback of an unexpected error."""
     if isinstance(error, MemoryError):
         less = "Use fewer workers, smaller batches or a smaller --size."
         error = CellFailedError("out of memory", hint=less)

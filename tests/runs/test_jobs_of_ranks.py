@@ -13,7 +13,7 @@ import pytest
 
 from storebench.record.lines import LOGS_DIR, read_records
 from storebench.record.schema import CacheVerdict, Record
-from storebench.run.launch import answer_of
+from storebench.run.cell_process import answer_of
 from storebench.run.resources import Surroundings
 from storebench.system.scratch import scratch_folder
 from tests.support.harness_tools import (

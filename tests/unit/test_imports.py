@@ -6,7 +6,7 @@ import sys
 PACKAGE = "storebench"
 
 PARENTS = (
-    "run.execute", "run.dry_run", "run.follower", "run.folder", "run.launch", "run.first_run", "stores.convert",
+    "run.execute", "run.dry_run", "run.follower", "run.folder", "run.cell_process", "run.first_run", "stores.convert",
     "analysis.answer", "analysis.plan.plan", "report.build", "report.trace", "check.against", "cli.main", "worker.job",
 )  # fmt: skip
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from storebench.datasets import images
 from storebench.datasets.base import CONTAINER_PREFIX, Dataset, DatasetInfo, Image, Origin, Provenance
 from storebench.datasets.containers.base import Container, listed
-from storebench.datasets.containers.find import find_container
+from storebench.datasets.containers.recognize import find_container
 from storebench.datasets.derived import ChosenSamples, Grown, places_in
 from storebench.datasets.files import ImageFiles, Originals
 from storebench.datasets.folder import ONE_CLASS

@@ -18,7 +18,7 @@ from storebench.record.lines import record_from_dict, record_to_dict
 from storebench.record.schema import CELL_FIELDS, Cell, Record
 from storebench.run.scenario import make_scenario
 from storebench.settings.loop import SETTINGS
-from storebench.settings.rows import Setting
+from storebench.settings.setting import Setting
 from storebench.settings.words import Compute, ComputeKind
 from tests.support.revision_tools import BEING_COMPILED
 

@@ -176,7 +176,7 @@ def _by_torchrun(job: CellJob, path: Path, log: Path, around: Surroundings, tell
 
 
 def _oom_kills() -> int:
-    """Return how many processes the kernel has killed for lack of memory: in this process's group, or anywhere."""
+    """Return the number of processes that the kernel has killed for lack of memory, in its own group or anywhere."""
     if (count := oom_kills()) is not None:
         return count
     of_machine = re.search(r"^oom_kill (\d+)", read_text("/proc/vmstat") or "", re.MULTILINE)
