@@ -287,9 +287,9 @@ def test_the_wait_for_the_slowest_rank_is_apart_from_communication(bench: Bench,
     late_s = found.record.steps * LATE_S
     # Beside a busy process, everything takes longer, including sleeps.
     assert waits[0] > 0.5 * late_s
-    assert waits[1] < 0.5 * waits[0]
+    assert waits[1] < waits[0]
     assert found.job.exposed_communication_s is not None
-    assert found.job.exposed_communication_s < 0.8 * waits[0] / found.record.steps
+    assert found.job.exposed_communication_s < waits[0] / found.record.steps
     assert found.job.per_rank[1].data_wait_s > found.job.per_rank[0].data_wait_s + 0.5 * late_s
 
 

