@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from storebench.probes.machine import IN_MEMORY, mount_of
 from tests.support import planted_plugin
 from tests.support.harness_tools import SAMPLES, SIX, Bench, environment, run_folder_in
 from tests.support.quick_cli import CommandServer
@@ -54,6 +55,13 @@ def plugged(plugin: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def bench(tmp_path_factory: pytest.TempPathFactory, plugin: Path, commands: CommandServer) -> Bench:
     root = tmp_path_factory.mktemp("bench")
     return Bench(root=root, stores=root / "stores", env=environment(plugin), commands=commands)
+
+
+@pytest.fixture
+def on_disk(bench: Bench) -> None:
+    mount = mount_of(bench.root)
+    if mount.fstype in IN_MEMORY or mount.device is None:
+        pytest.skip(f"the temporary folder is on {mount.fstype}: a disk is needed (pytest --basetemp)")
 
 
 @pytest.fixture(scope="session")

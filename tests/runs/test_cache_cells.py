@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from storebench.probes.machine import IN_MEMORY, mount_of
+from storebench.probes.machine import mount_of
 from storebench.record.schema import Cell
 from tests.support.harness_tools import Bench, cell_job, cell_records, only_record, scenario
 from tests.support.leftovers import MEMORY, name_in_memory, remove
@@ -30,13 +30,6 @@ pytestmark = pytest.mark.still_pages
 def small_cell(backend: str, cache: str, **matrix: Any) -> Cell:
     [cell] = scenario(**{**SMALL, **matrix}, backends=[backend], cache=cache).cells()
     return cell
-
-
-@pytest.fixture
-def on_disk(bench: Bench) -> None:
-    mount = mount_of(bench.root)
-    if mount.fstype in IN_MEMORY or mount.device is None:
-        pytest.skip(f"the temporary folder is on {mount.fstype}: a disk is needed (pytest --basetemp)")
 
 
 @pytest.mark.parametrize(

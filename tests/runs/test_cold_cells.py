@@ -9,7 +9,7 @@ import pytest
 
 from storebench.formats.registry import get_format
 from storebench.loading.order import epoch_order
-from storebench.probes.machine import IN_MEMORY, block_device, mount_of
+from storebench.probes.machine import block_device, mount_of
 from storebench.probes.page_cache import drop_caches, evict, warm
 from storebench.probes.page_count import PAGE_BYTES, resident
 from storebench.record.manifest import Manifest
@@ -34,13 +34,6 @@ pytestmark = pytest.mark.still_pages
 def cold_cell(backend: str, **matrix: Any) -> Cell:
     [cell] = scenario(**{**COLD, **matrix}, backends=[backend]).cells()
     return cell
-
-
-@pytest.fixture
-def on_disk(bench: Bench) -> None:
-    mount = mount_of(bench.root)
-    if mount.fstype in IN_MEMORY or mount.device is None:
-        pytest.skip(f"the temporary folder is on {mount.fstype}: a disk is needed (pytest --basetemp)")
 
 
 @pytest.fixture

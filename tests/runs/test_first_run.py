@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import re
 import shutil
 from pathlib import Path
@@ -151,27 +150,6 @@ def test_too_few_images_are_refused_with_what_to_do(bench: Bench, tmp_path: Path
     assert "10 images are too few to time anything; at least 64 are needed" in line
     assert "--size 2000" in line
     assert [path.name for path in tmp_path.iterdir()] == ["few"]
-
-
-def test_a_disk_that_cannot_be_written_is_refused_first(tiny: Path, bench: Bench, tmp_path: Path) -> None:
-    locked = Path("/sys/storebench") if os.geteuid() == 0 else tmp_path / "locked"
-    if os.geteuid():
-        locked.mkdir(mode=0o500)
-    line = refused(bench.cli("run", "-d", tiny, "--stores", locked, "--out", tmp_path / "run"))
-    assert line.startswith(f"storebench: {locked}: no permission to write.")
-    assert line.endswith("Name a folder that you may write with --stores.")
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_damaged_image_is_named_before_anything_is_converted(bench: Bench, tmp_path: Path) -> None:
-    images = write_tiny(tmp_path / "images")
-    for path in images.rglob("*.png"):
-        path.write_bytes(path.read_bytes()[:60])
-    line = refused(
-        bench.cli("run", "-d", images, "--stores", tmp_path / "stores", "--out", tmp_path / "run"), 5
-    )
-    assert ".png" in line
-    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(

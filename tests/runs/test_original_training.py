@@ -7,15 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from storebench.errors import CorruptDataError
-from storebench.formats import open_reader, parse_backend
+from storebench.formats import open_reader
 from storebench.loading.augment import Augment, prepare_files
-from storebench.loading.batch import EpochPlan, LoadJob
-from storebench.loading.loader import get_loader
 from storebench.loading.proof import Kept, Truth
 from storebench.record.schema import Record
 from storebench.stores.find import read_digest_table
-from tests.support.harness_tools import Bench, cell_job, only_record, scenario, steps_of
+from tests.support.harness_tools import Bench, only_record, scenario, steps_of
 from tests.support.photo_folders import write_photos
 
 CELLS: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -121,20 +118,3 @@ def test_a_sample_that_is_not_the_right_part_of_its_image_is_found(
     pixels[2, 0, 0, 0] ^= 1
     assert (truth.check(kept, 0).wrong, truth.check(kept, 0).first_wrong) == (1, 2)
     assert truth.check(dataclasses.replace(kept, labels=labels + 1), 0).wrong == 6
-
-
-def test_a_file_that_does_not_decode_is_named(tmp_path: Path, run_folder: Path) -> None:
-    photos = write_photos(
-        tmp_path / "photos", each=4, only=2
-    )  # PNGs: what a JPEG's decoder cannot read, it fills with grey
-    content = sorted(photos.glob("*/*"))[5].read_bytes()
-    [cell] = scenario(dataset=f"folder:{photos}", model="tiny", backends=["memory+original:python"]).cells()
-    store = cell_job(cell, tmp_path / "stores", run_folder).store
-    payloads = bytearray((store / "data.npy").read_bytes())
-    payloads[payloads.index(content) + len(content) // 2] ^= 1  # the store was damaged after it was built
-    (store / "data.npy").write_bytes(payloads)
-    job = LoadJob(store=store, backend=parse_backend("memory+original:python"), augment=Augment(resized=24))
-    with get_loader("ring")(job, workers=1) as opened:
-        opened.open()
-        with pytest.raises(CorruptDataError, match=r"sample 5: original: a payload of .* does not decode"):
-            list(opened.epoch(EpochPlan(epoch=0, batches=[np.arange(8)])))

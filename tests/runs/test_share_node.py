@@ -137,23 +137,6 @@ def test_a_cold_store_is_read_by_one_rank(bench: Bench, run_folder: Path) -> Non
     assert found.record.cold_rates
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("lmdb", "--share", "node"), "share is for jobs of several ranks: set ranks as well"),
-        (("memory:native", *SHARED), "memory:native has no cell with share 'node'"),
-    ],
-)
-def test_what_cannot_be_shared_is_one_line_before_anything_is_built(
-    words: tuple[str, ...], said: str, bench: Bench, tmp_path: Path
-) -> None:
-    done = bench.cli("run", *words, *SMALL, "--stores", tmp_path / "stores", "--out", tmp_path / "run")
-    assert done.returncode == 2
-    [line] = done.stderr.splitlines()
-    assert said in line
-    assert not (tmp_path / "stores").exists()
-
-
 @pytest.mark.parametrize("fault", ["kill", "bug"])
 def test_a_reader_that_dies_ends_the_job_with_its_name(
     fault: str, bench: Bench, temporary: Path, tmp_path: Path

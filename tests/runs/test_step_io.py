@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from storebench.probes.machine import IN_MEMORY, mount_of
+from storebench.probes.machine import mount_of
 from storebench.record.schema import Cell, Record
 from tests.support.harness_tools import Bench, cell_records, only_record, scenario, steps_of
 
@@ -21,13 +21,6 @@ def io_cell(backend: str, cache: str, **matrix: Any) -> Cell:
     loading = {"model": "none", "compute": "none", "cache": cache, "backends": [backend], "max_steps": STEPS}
     [cell] = scenario(**common | loading | matrix).cells()
     return cell
-
-
-@pytest.fixture
-def on_disk(bench: Bench) -> None:
-    mount = mount_of(bench.root)
-    if mount.fstype in IN_MEMORY or mount.device is None:
-        pytest.skip(f"the temporary folder is on {mount.fstype}: a disk is needed (pytest --basetemp)")
 
 
 def counted(record: Record, name: str) -> int:

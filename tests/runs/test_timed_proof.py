@@ -17,7 +17,6 @@ import torch
 from storebench.analysis.checks.findings import Rule
 from storebench.analysis.checks.rules import check_record
 from storebench.analysis.checks.steps import check_steps
-from storebench.errors import CorruptDataError
 from storebench.formats import windows
 from storebench.formats.base import Indices
 from storebench.formats.reads import direct_file
@@ -36,8 +35,10 @@ SAMPLES, BATCH = 50, 8
 """Fewer samples than are kept of an epoch, so that all of them are: what a fault hits is found for certain."""
 
 Epoch = Callable[[ProcessLoader, EpochPlan], Iterator[LoadedBatch]]
+Run = Callable[..., Record]
 
 LOADERS = [("processes", 0), ("processes", 2), ("threads", 2), ("ring", 1)]
+every_loader = pytest.mark.parametrize(("loader", "workers"), LOADERS)
 
 
 def small_cell(backend: str, **matrix: Any) -> Cell:
@@ -46,9 +47,21 @@ def small_cell(backend: str, **matrix: Any) -> Cell:
     return cell
 
 
+@pytest.fixture
+def run(plugged: None, bench: Bench, run_folder: Path) -> Run:
+    """Run a cell of a backend and further keys of its matrix in this process."""
+    return lambda backend, **matrix: only_record(small_cell(backend, **matrix), bench.stores, run_folder)
+
+
 def coverage_of(record: Record) -> Coverage:
     assert record.coverage is not None
     return record.coverage
+
+
+def failure_of(record: Record) -> str:
+    assert record.status is Status.FAILED
+    assert record.failure is not None
+    return record.failure
 
 
 @pytest.fixture
@@ -62,19 +75,20 @@ def produce(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., LoadedBa
     return plant
 
 
-@pytest.mark.parametrize(("loader", "workers"), LOADERS)
+@pytest.mark.thinned
+@every_loader
 @pytest.mark.parametrize("cache", ["cold", "any"])
 def test_a_right_reader_passes_and_its_timed_samples_were_compared(
-    cache: str, loader: str, workers: int, plugged: None, bench: Bench, run_folder: Path
+    cache: str, loader: str, workers: int, run: Run
 ) -> None:
-    cell = small_cell("planted", loader=loader, workers=workers, cache=cache)
-    record = only_record(cell, bench.stores, run_folder)
+    record = run("planted", loader=loader, workers=workers, cache=cache)
     assert (record.status, record.failure) == (Status.OK, None)
     assert (coverage_of(record).timed_checked, coverage_of(record).timed_wrong) == (SAMPLES, 0)
     assert coverage_of(record).proof_s > 0
 
 
-@pytest.mark.parametrize(("loader", "workers"), LOADERS)
+@pytest.mark.thinned
+@every_loader
 @pytest.mark.parametrize(
     ("fault", "wrong"),
     [
@@ -86,48 +100,39 @@ def test_a_right_reader_passes_and_its_timed_samples_were_compared(
     ],
 )
 def test_a_fault_in_the_timed_pass_alone_fails_the_cell(
-    fault: str, wrong: int, loader: str, workers: int, plugged: None, bench: Bench, run_folder: Path
+    fault: str, wrong: int, loader: str, workers: int, run: Run
 ) -> None:
-    cell = small_cell(f"planted:{fault}", loader=loader, workers=workers)
-    record = only_record(cell, bench.stores, run_folder)
+    record = run(f"planted:{fault}", loader=loader, workers=workers)
     served = coverage_of(record)
     assert (served.missing, served.duplicates) == (0, 0)
     assert wrong <= served.timed_wrong <= served.timed_checked == SAMPLES
-    assert record.status is Status.FAILED
-    assert record.failure is not None
-    assert (
-        f"of 50 kept from the timed batches {served.timed_wrong} wrong, the first sample " in record.failure
-    )
+    told = f"of 50 kept from the timed batches {served.timed_wrong} wrong, the first sample "
+    assert told in failure_of(record)
 
 
-@pytest.mark.parametrize(("loader", "workers"), LOADERS)
+@every_loader
 def test_indices_come_from_the_producer_that_read_them(
-    loader: str, workers: int, produce: Any, plugged: None, bench: Bench, run_folder: Path
+    loader: str, workers: int, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def serve_sample_0(right: Any, producer: Producer, request: BatchRequest) -> LoadedBatch:
+    """Workers are forked, so they have the wrong producer as well."""
+    right = Producer.produce
+
+    def serve_sample_0(producer: Producer, request: BatchRequest) -> LoadedBatch:
         zero = np.zeros_like(request.indices)
-        batch: LoadedBatch = right(
-            producer,
-            BatchRequest(epoch=request.epoch, step=request.step, indices=zero, plan=request.plan),
+        return right(
+            producer, BatchRequest(epoch=request.epoch, step=request.step, indices=zero, plan=request.plan)
         )
-        return batch
 
-    produce(serve_sample_0)
-    cell = small_cell("planted", loader=loader, workers=workers)
-    record = only_record(cell, bench.stores, run_folder)
-    assert record.status is Status.FAILED
-    assert record.failure is not None
-    assert "49 missing, 49 served twice" in record.failure
+    monkeypatch.setattr(Producer, "produce", serve_sample_0)
+    record = run("planted", loader=loader, workers=workers)
+    assert "49 missing, 49 served twice" in failure_of(record)
 
 
-@pytest.mark.parametrize(("loader", "workers"), LOADERS)
-def test_a_reader_that_changes_the_indices_it_was_given_is_found(
-    loader: str, workers: int, plugged: None, bench: Bench, run_folder: Path
-) -> None:
-    cell = small_cell("planted:mutating", loader=loader, workers=workers)
-    record = only_record(cell, bench.stores, run_folder)
+@every_loader
+def test_a_reader_that_changes_the_indices_it_was_given_is_found(loader: str, workers: int, run: Run) -> None:
+    record = run("planted:mutating", loader=loader, workers=workers)
     assert coverage_of(record).missing == SAMPLES - 1
-    assert record.status is Status.FAILED
+    assert failure_of(record)
 
 
 serve = ProcessLoader.epoch
@@ -177,17 +182,10 @@ UNORDERED = "not served the samples of its plan in the drawn order"
     ],
 )
 def test_a_loader_that_serves_other_samples_is_found(
-    epoch: Epoch,
-    said: str,
-    matrix: dict[str, Any],
-    bench: Bench,
-    run_folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    epoch: Epoch, said: str, matrix: dict[str, Any], run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ProcessLoader, "epoch", epoch)
-    record = only_record(small_cell("lmdb", compute="none", **matrix), bench.stores, run_folder)
-    assert record.status is Status.FAILED
-    assert said in (record.failure or "")
+    assert said in failure_of(run("lmdb", compute="none", **matrix))
 
 
 def early(loader: ProcessLoader, plan: EpochPlan) -> Iterator[LoadedBatch]:
@@ -251,10 +249,8 @@ def test_a_loader_that_works_when_no_clock_runs_is_found(
         *(pytest.param(name, marks=pytest.mark.full) for name in ("jpeg", "lmdb?readahead=off", "leveldb")),
     ],
 )
-def test_cropped_mirrored_and_decoded_samples_are_proven(
-    backend: str, bench: Bench, run_folder: Path
-) -> None:
-    record = only_record(small_cell(backend, compute="none", **CUT), bench.stores, run_folder)
+def test_cropped_mirrored_and_decoded_samples_are_proven(backend: str, run: Run) -> None:
+    record = run(backend, compute="none", **CUT)
     assert (record.status, record.failure) == (Status.OK, None)
     assert (coverage_of(record).timed_checked, coverage_of(record).timed_wrong) == (12, 0)
 
@@ -271,7 +267,7 @@ LIBRARY_FAULTS = {
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 @pytest.mark.parametrize("name", LIBRARY_FAULTS)
 def test_a_compiled_kernel_with_a_fault_fails_the_cell(
-    name: str, bench: Bench, run_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The proof cuts and copies by other code than the loader."""
     backend, matrix, right, wrong = LIBRARY_FAULTS[name]
@@ -282,13 +278,13 @@ def test_a_compiled_kernel_with_a_fault_fails_the_cell(
     loaded = kernel.Kernel(ctypes.CDLL(str(faulty)))
     for module in (augment, direct_file, windows):
         monkeypatch.setattr(module, "load_kernel", lambda: loaded)
-    record = only_record(small_cell(backend, compute="none", **matrix), bench.stores, run_folder)
-    assert record.status is Status.FAILED
+    record = run(backend, compute="none", **matrix)
+    assert failure_of(record)
     assert coverage_of(record).timed_wrong > 0
 
 
 def test_the_time_that_keeping_takes_is_in_no_span_and_in_no_sum(
-    bench: Bench, run_folder: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, run_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     right, copies = SampleKeeper.copy, list[tuple[int, int]]()
 
@@ -299,7 +295,7 @@ def test_the_time_that_keeping_takes_is_in_no_span_and_in_no_sum(
         copies.append((begun_ns, time.perf_counter_ns()))
 
     monkeypatch.setattr(SampleKeeper, "copy", slow_copy)
-    record = only_record(small_cell("lmdb", compute="none"), bench.stores, run_folder)
+    record = run("lmdb", compute="none")
     steps = steps_of(record, run_folder)
     starts, paused = steps["start_ns"], steps["paused_ns"]
     ends = starts + steps["data_wait_ns"] + steps["h2d_ns"] + steps["compute_ns"]
@@ -385,21 +381,6 @@ def test_pauses_are_bounded_and_what_was_left_out_is_not_called_wrong(
     assert keeper.kept.absent == 0
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_payload_that_does_not_decode_is_an_error_that_names_the_sample(
-    workers: int, bench: Bench, tmp_path: Path, run_folder: Path
-) -> None:
-    stores = tmp_path / "stores"
-    cell = small_cell("png", workers=workers)
-    only_record(cell, stores, run_folder)
-    victim = sorted(stores.rglob("*.png"))[17]
-    content = bytearray(victim.read_bytes())
-    content[40:60] = bytes(20)
-    victim.write_bytes(content)
-    with pytest.raises(CorruptDataError, match=r"sample \d+: png: a payload of \d+ bytes does not decode"):
-        only_record(cell, stores, run_folder)
-
-
 def indices(*numbers: int) -> Indices:
     return np.array(numbers, dtype=np.int64)
 
@@ -424,18 +405,14 @@ def test_of_several_passes_each_sample_has_to_come_once_per_pass() -> None:
     assert (unplanned.duplicates, unplanned.missing) == (0, 1)
 
 
-@pytest.mark.parametrize(("loader", "workers"), LOADERS)
-def test_several_passes_are_one_record_with_an_order_each(
-    loader: str, workers: int, bench: Bench, run_folder: Path
-) -> None:
-    cell = small_cell("lmdb", workers=workers, loader=loader, passes=3, cache="any")
-    record = only_record(cell, bench.stores, run_folder)
+@every_loader
+def test_several_passes_are_one_record_with_an_order_each(loader: str, workers: int, run: Run) -> None:
+    record = run("lmdb", workers=workers, loader=loader, passes=3, cache="any")
     assert (record.status, record.samples, record.steps) == (Status.OK, 3 * SAMPLES, 3 * 7)
-    assert record.coverage is not None
-    assert record.coverage.complete
-    assert record.coverage.unique == SAMPLES
+    assert coverage_of(record).complete
+    assert coverage_of(record).unique == SAMPLES
     assert record.digests is not None
-    orders = [epoch_order(SAMPLES, seed=cell.seed, epoch=turn) for turn in range(3)]
+    orders = [epoch_order(SAMPLES, seed=record.cell.seed, epoch=turn) for turn in range(3)]
     assert record.digests.order == order_digest(orders)
     assert [finding for finding in check_record(record, None) if finding.kind is Rule.COVERAGE] == []
 

@@ -130,19 +130,6 @@ def test_trainers_of_two_ranks_train_as_trainers_of_one(bench: Bench, run_folder
     assert wide.job.wait_for_slowest_s is not None
 
 
-def test_trainers_may_have_all_samples(bench: Bench, run_folder: Path) -> None:
-    cell = trainers_cell(ranks=2, trainers=2, trainer_data="replicated", limit=60)
-    found = sound_ranks(cell, bench, run_folder)
-    assert (found.job.total_samples, found.job.unique_samples, found.job.duplicates) == (108, 54, 0)
-    assert found.record.coverage is not None
-    assert found.record.coverage.expected == 108
-    games = found.trainers.games
-    assert {game.own_score for game in games} != {0.0}
-    assert {(game.number, game.trainer): game.own_score for game in games} == {
-        (game.number, game.partner): game.partner_score for game in games
-    }
-
-
 SLOW_S = 0.2
 
 

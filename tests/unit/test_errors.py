@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storebench import errors
-from storebench.errors import StorebenchError, UnknownNameError, from_os_error
+from storebench.errors import StorebenchError, from_os_error
 from storebench.probes.machine import mount_of
 
 KINDS = [
@@ -34,13 +34,6 @@ def test_the_line_says_where_what_and_what_to_do() -> None:
     error = errors.UsageError("no such thing", where="a/file", hint="Look elsewhere.")
     assert str(error) == "a/file: no such thing. Look elsewhere."
     assert str(errors.UsageError("no such thing")) == "no such thing"
-
-
-def test_the_nearest_name_is_offered_and_all_where_none_is_near() -> None:
-    near = UnknownNameError.of("backend", "lmbd", ["lmdb", "leveldb", "hdf5"])
-    assert near.hint == "Did you mean 'lmdb'?"
-    far = UnknownNameError.of("backend", "zzzzzz", ["lmdb", "hdf5"])
-    assert far.hint == "Known: hdf5, lmdb."
 
 
 @pytest.mark.parametrize(

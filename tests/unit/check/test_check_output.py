@@ -65,13 +65,6 @@ def test_two_sides_of_the_same_code_have_an_outcome_as_well(tmp_path: Path) -> N
     assert (json.loads(out)["outcome"]["exit_code"], json.loads(out)["cells"]) == (0, [])
 
 
-def test_the_last_line_is_the_outcome(sides: tuple[Path, Path]) -> None:
-    code, out, err = run(*sides)
-    assert (code, err) == (5, "")
-    assert out.splitlines()[-1].startswith("missing, 1 of 4 cells: cifar10/hdf5/")
-    assert "exit code 5" in out.splitlines()[-1]
-
-
 def test_a_comment_is_whole_or_as_it_was(
     sides: tuple[Path, Path], largest_file: LargestFile, tmp_path: Path
 ) -> None:

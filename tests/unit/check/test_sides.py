@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from storebench.check.sides import CellData, Pairing, label_of, read_pairing, read_side
+from storebench.check.sides import CellData, Pairing, read_pairing, read_side
 from storebench.errors import CorruptDataError, IntegrityError, NotComparableError
 from storebench.record.lines import PAIRING_NAME
 from storebench.record.schema import CacheFacts, CacheVerdict, CodeFacts, Coverage, Record
@@ -136,21 +136,3 @@ def test_a_place_without_records_is_no_side(content: dict[str, str] | None, tmp_
         read_side(folder, baseline=True)
     with pytest.raises(IntegrityError, match="nothing was measured: "):
         read_side(folder, baseline=False)
-
-
-@pytest.mark.parametrize(
-    ("fields", "label"),
-    [
-        ({}, "none"),
-        ({"compute": "real", "model": "tiny"}, "tiny-real"),
-        ({"device": "cuda"}, "none/cuda"),
-        (
-            {"ranks": 4, "share": "store", "store_fill": "first-epoch"},
-            "none/ranks-4/share-store/store_fill-first-epoch",
-        ),
-        ({"readahead_kib": 128}, "none/readahead_kib-128"),
-    ],
-)
-def test_a_label_names_the_axes_that_are_not_as_usual(fields: dict[str, Any], label: str) -> None:
-    planted = record("lmdb", 0, 1e-3, cell={"workers": 2} | fields).cell
-    assert label_of(planted) == f"cifar10/lmdb/warm/processes-2/batch-64/{label}"

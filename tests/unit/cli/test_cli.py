@@ -87,27 +87,6 @@ def test_what_cannot_be_parsed_is_refused_in_one_line(words: str, said: str) -> 
     assert said in refused_here(*words.split())
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "words"),
-    [
-        ("limit", "limmit", "bad.toml: matrix 1: no key is called 'limmit'. Did you mean 'limit'?"),
-        (
-            '"lmdb"',
-            '"lmbd"',
-            "bad.toml: matrix 1: backends: no format is called 'lmbd'. Did you mean 'lmdb'?",
-        ),
-        ("limit = 8", "limit = -8", "bad.toml: matrix 1: limit: must be greater than or equal to 1, not -8"),
-        ("[[matrix]]", "[[matrix]", "bad.toml: not TOML"),
-    ],
-)
-def test_bench_refuses_a_wrong_scenario_with_its_line(
-    old: str, new: str, words: str, cli: Cli, tmp_path: Path
-) -> None:
-    (tmp_path / "bad.toml").write_text(SCENARIO.replace(old, new))
-    assert words in refused(cli("bench", "bad.toml", "--out", "run"))
-    assert not (tmp_path / "run").exists()
-
-
 def test_bench_refuses_a_missing_scenario_and_missing_cells(cli: Cli, tmp_path: Path) -> None:
     assert "storebench scenarios" in refused(cli("bench", "nothing.toml"))
     (tmp_path / "good.toml").write_text(SCENARIO)
@@ -145,11 +124,6 @@ def test_a_folder_that_cannot_be_written_is_refused(cli: Cli, tmp_path: Path) ->
         cli("run", "lmdb", "--dataset", "mnist", "--synthetic", "--limit", "8", "--out", str(locked))
     )
     assert f"{locked}: no permission to write. Name a folder that you may write with --out." in said
-
-
-def test_a_dataset_without_files_is_refused_where_real_ones_are_asked_for(cli: Cli, tmp_path: Path) -> None:
-    done = cli("run", "lmdb", "--dataset", "cifar10", "--real", env={"STOREBENCH_DATA": str(tmp_path)})
-    assert "storebench data fetch cifar10" in refused(done)
 
 
 def test_a_dry_run_refuses_ranks_that_no_nodes_can_share(cli: Cli, tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from storebench.codecs import get_codec
-from storebench.errors import CorruptDataError
 from storebench.loading.augment import Augment
 from storebench.loading.batch import LOOP_WORKER, BatchRequest
 from storebench.loading.loader import ReusedBuffer
@@ -134,18 +133,3 @@ def test_the_first_step_pays_for_no_page_of_a_batch(make_job: MakeJob) -> None:
         producer.close()
     assert [resident_frac(part) for part in memory] == [1.0] * 2
     assert resident_frac(np.empty(64 << 20, np.uint8)) < 0.5, "new memory counts as in place"
-
-
-def test_a_sample_that_does_not_decode_is_named(make_job: MakeJob, store_of: StoreOf) -> None:
-    small = store_of("png")
-    path = small.format.locate(small.path, small.manifest, 7)
-    whole = path.read_bytes()
-    path.write_bytes(whole[:60])
-    try:
-        producer = Producer(make_job("png"))
-        with pytest.raises(CorruptDataError, match=r"sample 7: ") as caught:
-            producer.produce(request_for(6, 7, 8))
-        assert caught.value.where == str(small.path)
-        producer.close()
-    finally:
-        path.write_bytes(whole)

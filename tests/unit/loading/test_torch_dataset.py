@@ -1,9 +1,6 @@
 """A store as a dataset of torch: samples, batches, worker processes, and what is refused."""
 
 import io
-import pickle
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -131,14 +128,6 @@ def test_a_batch_is_one_fetch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert [len(indices) for indices in fetched] == [32, 32, COUNT - 64]
 
 
-def test_what_is_open_is_not_pickled(small: SmallStore, dataset: StoreDataset) -> None:
-    dataset[0]
-    copy = pickle.loads(pickle.dumps(dataset))
-    with copy:
-        np.testing.assert_array_equal(copy[9][0], dataset[9][0])
-        assert copy.labels is not dataset.labels
-
-
 def test_a_dataset_that_was_closed_opens_anew(tmp_path: Path) -> None:
     small = build_small_store(get_format("lmdb"), "raw", tmp_path)
     dataset = StoreDataset(small.path)
@@ -183,13 +172,3 @@ def test_a_damaged_sample_is_named(tmp_path: Path) -> None:
     victim.write_bytes(victim.read_bytes()[: victim.stat().st_size // 2])
     with StoreDataset(small.path) as dataset, pytest.raises(IntegrityError, match="sample 7"):
         dataset.__getitems__(list(range(COUNT)))
-
-
-def test_it_is_a_public_name_that_costs_nothing_until_it_is_used() -> None:
-    code = (
-        "import sys, storebench\n"
-        "assert 'StoreDataset' in dir(storebench) and 'torch' not in sys.modules\n"
-        "storebench.StoreDataset\n"
-        "assert 'torch' in sys.modules\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)

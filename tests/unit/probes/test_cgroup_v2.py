@@ -18,7 +18,6 @@ from storebench.probes.cgroup import (
     memory_group,
     memory_room_bytes,
     oom_kills,
-    remove_stale,
 )
 from storebench.settings.tiers import find_tier
 
@@ -170,21 +169,6 @@ def test_the_tightest_room_of_all_groups_counts_and_page_cache_is_free(hierarchy
     assert memory_room_bytes() == 9400 - 3500
     (hierarchy.top / OWN / "memory.high").write_text("4000\n")
     assert memory_room_bytes() == 4000 - 1500
-
-
-def test_groups_of_ended_processes_go_and_those_of_living_ones_stay(hierarchy: Hierarchy) -> None:
-    hierarchy.delegates("user.slice")
-    folder = hierarchy.top / "user.slice"
-    stale = [
-        folder / f"storebench-{2**22 + 1}-1234-0123abcd",
-        folder / f"storebench-{os.getpid()}-1-0123abcd",
-    ]
-    others = [folder / "storebench-mine", folder / f"storebench-{os.getpid()}-0123abcd"]
-    for one in (*stale, *others):
-        one.mkdir()
-    remove_stale(folder)
-    assert not any(one.exists() for one in stale)
-    assert all(one.exists() for one in others)
 
 
 def test_a_refusal_says_what_to_do_or_what_was_refused(hierarchy: Hierarchy) -> None:

@@ -90,15 +90,3 @@ def test_gradients_and_sums_stay_within_a_trainer() -> None:
     (first, one), (second, same), (third, other), (fourth, last) = in_ranks(4, within)
     assert (one, same, other, last) == (11, 11, 1100, 1100)
     assert first.tobytes() == second.tobytes() != third.tobytes() == fourth.tobytes()
-
-
-def test_the_state_of_a_network_with_statistics_has_them() -> None:
-    step = make_rank_step(Compute("real"), MODELS["resnet50"], (32, 32, 3), 10, "cpu", sync=Sync.NONE)
-    assert isinstance(step, RankStep)
-    weights = sum(parameter.numel() for parameter in step.network.parameters())
-    statistics = sum(buffer.numel() for buffer in step.network.buffers() if buffer.is_floating_point())
-    assert statistics > 50_000
-    state = packed(step.state())
-    assert state.shape == (2 * weights + statistics,)
-    unpack(state + 1, step.state())
-    assert torch.equal(packed(step.state()), state + 1)

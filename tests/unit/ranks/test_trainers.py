@@ -6,7 +6,6 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storebench.loading.order import epoch_order
 from storebench.ranks.membership import Membership
 from storebench.ranks.trainers import (
     Trainer,
@@ -14,7 +13,6 @@ from storebench.ranks.trainers import (
     part_sizes,
     partner_of,
     parts_of,
-    seed_of,
     tournaments_in,
 )
 from storebench.record.schema import Game, TrainerFacts
@@ -43,16 +41,6 @@ def test_pairs_are_a_perfect_matching(number: int, trainers: int, seed: int) -> 
             assert partner_of(partner, number, trainers=trainers, seed=seed) == trainer
 
 
-def test_each_trainer_rests_at_times_if_their_number_is_odd() -> None:
-    resting = {
-        trainer
-        for number in range(60)
-        for trainer in range(5)
-        if partner_of(trainer, number, trainers=5, seed=0) is None
-    }
-    assert resting == set(range(5))
-
-
 @given(count=st.integers(34, 400), trainers=trainers_drawn, seed=seeds)
 def test_parts_are_disjoint_and_complete(count: int, trainers: int, seed: int) -> None:
     drawn = parts_of(count, trainers=trainers, data=PARTITIONED, seed=seed)
@@ -73,26 +61,6 @@ def test_trainers_that_have_all_samples_hold_out_the_same(count: int, trainers: 
     assert sorted(every.tolist()) == list(range(count))
     sizes = [(len(part.training), len(part.held_out)) for part in drawn]
     assert sizes == part_sizes(count, trainers=trainers, data=REPLICATED)
-
-
-def test_parts_are_drawn_from_the_seed() -> None:
-    first, same, other = (
-        parts_of(100, trainers=2, data=PARTITIONED, seed=seed)[0].training.tolist() for seed in (3, 3, 4)
-    )
-    assert first == same != other
-    assert first == sorted(first), "in the order of the store, for readers that profit from it"
-
-
-def test_seeds_of_trainers_differ_also_between_seeds_of_the_job() -> None:
-    drawn = {seed_of(seed, trainer) for seed in range(20) for trainer in range(20)}
-    assert len(drawn) == 400
-    assert all(0 <= seed < 2**63 for seed in drawn)
-
-
-def test_pairs_and_epochs_are_drawn_from_different_streams() -> None:
-    orders = {epoch_order(6, seed=0, epoch=epoch).tobytes() for epoch in range(3)}
-    drawn = {np.array(pairs(number, trainers=6, seed=0)).reshape(-1).tobytes() for number in range(3)}
-    assert not orders & drawn
 
 
 def test_consecutive_ranks_form_a_trainer() -> None:

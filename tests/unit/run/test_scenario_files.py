@@ -69,12 +69,6 @@ def test_scenarios_are_listed_by_name_in_any_folder(cli: Cli) -> None:
     assert {Path(row["path"]) for row in rows} == set(CHECKOUT.glob("*.toml"))
 
 
-def test_a_name_that_no_scenario_has_is_refused(cli: Cli) -> None:
-    done = cli("bench", "papre")
-    assert done.returncode == 2
-    assert done.stderr == "storebench: no scenario is called 'papre'. Did you mean 'paper'?\n"
-
-
 def test_a_file_without_a_suffix_is_read_and_a_slash_tells_it_from_a_name(cli: Cli, tmp_path: Path) -> None:
     for name in ("mine", "smoke"):
         (tmp_path / name).write_text(SCENARIO.format(backends='"png"'))
@@ -124,13 +118,3 @@ def test_a_format_asked_for_by_name_is_refused_without_its_library(
         (line,) = done.stderr.splitlines()
         assert install_line(PLYVEL) in line
     assert [path.name for path in tmp_path.iterdir()] == ["mine.toml"]
-
-
-@pytest.mark.parametrize("backends", ["1", '"png", 1', '["png"]'])
-def test_backends_that_are_no_names_are_refused_with_their_line(
-    cli: Cli, tmp_path: Path, without_plyvel: dict[str, str], backends: str
-) -> None:
-    (tmp_path / "mine.toml").write_text(SCENARIO.format(backends=backends))
-    done = cli("bench", "mine.toml", env=without_plyvel)
-    assert done.returncode == 2
-    assert done.stderr.startswith("storebench: mine.toml: matrix 1: backends")

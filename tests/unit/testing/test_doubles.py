@@ -1,16 +1,15 @@
 """Readers that misbehave on purpose, in the place of the readers of every format."""
 
 import errno
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from storebench.formats.base import Batch, Fetched, Indices, Reader
+from storebench.formats.base import Reader
 from storebench.formats.registry import get_format
 from storebench.testing.doubles import Double, doubled, failing, slow, wrong_pixels
-from storebench.testing.stores import COUNT, SHAPE, SmallStore, build_small_store, read_pixels
+from storebench.testing.stores import SHAPE, SmallStore, build_small_store, read_pixels
 
 MIDDLE = (SHAPE[0] // 2, SHAPE[1] // 2, 0)
 
@@ -48,16 +47,6 @@ def test_a_failing_sample_is_an_error_of_the_device_and_others_are_served(small:
             assert caught.value.filename == str(small.path)
 
 
-def test_a_slow_reader_waits_once_for_each_batch_and_serves_it(small: SmallStore) -> None:
-    waits: list[float] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(time, "sleep", waits.append)
-        with opened(small, slow(seconds=0.25)) as reader:
-            for batch in ([1, 2], [3], [4, 4]):
-                np.testing.assert_array_equal(read_pixels(reader, batch), small.pixels[batch])
-    assert waits.count(0.25) == 3  # threads of libraries sleep as well
-
-
 def test_a_doubled_format_has_its_originals_readers_and_the_doubles(tmp_path: Path) -> None:
     original = get_format("lmdb")
     faulty = doubled(type(original), "faulty", wrong=wrong_pixels(0), broken=failing(at=1))()
@@ -74,26 +63,3 @@ def test_a_doubled_format_has_its_originals_readers_and_the_doubles(tmp_path: Pa
         assert (read_pixels(reader, [0, 1, 2]) != small.pixels).sum() == 1
     with small.open("broken") as reader, pytest.raises(OSError, match="Input/output error"):
         read_pixels(reader, [0, 1, 2])
-
-
-def test_doubles_of_different_kinds_can_be_combined(tmp_path: Path) -> None:
-    """A slow reader of wrong pixels that fails at last, over a reader whose _fetch_into calls its own _fetch."""
-    small = build_small_store(get_format("lmdb"), "raw", tmp_path, count=COUNT)
-    waits: list[float] = []
-
-    class ByFetch(small.format.readers()["get"].reader):  # type: ignore[misc]  # a class that is known at run time
-        def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
-            for row, payload in enumerate(self._fetch(indices)):
-                out[row] = np.frombuffer(payload, np.uint8).reshape(SHAPE)
-            return Fetched(out.nbytes)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(time, "sleep", waits.append)
-        with failing(at=5)(slow(seconds=0.5)(wrong_pixels(1)(ByFetch)))(
-            small.path, small.manifest, ByFetch.options_type()
-        ) as reader:
-            served = read_pixels(reader, [0, 1])
-            with pytest.raises(OSError, match="Input/output error"):
-                read_pixels(reader, [5])
-    assert waits == [0.5]
-    assert np.argwhere(served != small.pixels[:2]).tolist() == [[1, *MIDDLE]]
