@@ -4,6 +4,8 @@ import re
 import shlex
 from pathlib import Path
 
+import pytest
+
 from tests.docs.doc_files import PLUGIN_GUIDE, ROOT, fences
 from tests.docs.sandbox import Sandbox
 from tests.support.installed import Environment
@@ -20,6 +22,7 @@ SMALLER = {
 SHOWN = {"formats": "pack:pread", "convert": "pack+jpeg", "run": '"backend": "pack"'}
 
 
+@pytest.mark.full
 def test_the_plugin_of_the_page_works_as_it_says(
     sandbox: Sandbox, installed: Environment, tmp_path: Path
 ) -> None:

@@ -93,6 +93,7 @@ def test_a_release_has_notes_of_its_version_and_a_date(tmp_path: Path) -> None:
         assert notes(tag, title).returncode == 1
 
 
+@pytest.mark.full
 def test_the_image_installs_it_into_an_environment(built: Built, tmp_path: Path) -> None:
     made = Environment(folder=tmp_path / "storebench")
     words = [str(ROOT / "docker" / "install"), str(built.wheel), str(made.folder)]

@@ -74,7 +74,7 @@ def test_it_lists_the_formats(installed: Environment, tmp_path: Path) -> None:
     assert names[:5] == ["files", "hdf5", "memory", "leveldb", "lmdb"]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_without_a_compiler_it_installs_without_its_kernel(
     built: Built, installed: Environment, tmp_path: Path
 ) -> None:
@@ -106,13 +106,12 @@ def test_its_verbs_work_without_home_and_path_and_write_nothing_into_the_install
     (folder / "cat").symlink_to("/bin/cat")
     bare = {"PATH": str(folder), "TMPDIR": str(tmp_path)}  # no compiler, no git, no HOME
     before = modified(installed.site_packages)
-    short = ("--max-steps", "4", "--batch-size", "4", "--workers", "1", "--replicates", "2")
+    short = ("--max-steps", "4", "--batch-size", "4", "--workers", "1", "--compute", "none")
     for words in (
         ("doctor",),
-        ("run", "--dataset", "photos", *short, "--out", "run"),
+        ("run", "original", "lmdb", "--dataset", "photos", *short, "--out", "run"),
         ("report", "run", "--out", "report"),
         ("profile", "train.py"),
-        ("plan", "run", "--accelerator", "mine=100"),
     ):
         command = [str(installed.folder / "bin" / "storebench"), *words]
         done = subprocess.run(command, cwd=folder, env=bare, capture_output=True, text=True, check=False)

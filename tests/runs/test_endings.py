@@ -18,7 +18,6 @@ from storebench.errors import EXIT_INTEGRITY, UsageError
 from storebench.probes.cgroup import memory_group
 from storebench.record.lines import RECORDS_NAME, read_records
 from storebench.system.processes import MARK, end_processes
-from storebench.system.scratch import SEGMENTS
 from storebench.system.whole_files import EXIT_NOT_WRITTEN
 from storebench.worker.job import job_text
 from tests.support.harness_tools import (
@@ -79,8 +78,15 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
-def test_a_run_that_is_ended_leaves_nothing(end: End, here: Bench, temporary: Path, tmp_path: Path) -> None:
+FEW = ("interrupt, stopped cell", "interrupt of two ranks", "kill, all stopped")
+"""Without --full."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in FEW else pytest.mark.full) for name in ENDS]
+)
+def test_a_run_that_is_ended_leaves_nothing(name: str, here: Bench, temporary: Path, tmp_path: Path) -> None:
+    end = ENDS[name]
     ranks = 2 if "--ranks" in end.words else 1
     with busy_run(here, tmp_path, end.workers, *end.words) as (process, _):
         wait_for(lambda: len(list((tmp_path / "stores").glob("*/begun-*"))) >= ranks)
@@ -89,6 +95,9 @@ def test_a_run_that_is_ended_leaves_nothing(end: End, here: Bench, temporary: Pa
         sooner = min(1000, score(process.pid) + 500)
         assert {score(child.pid) for child in family} == {sooner}, "cells and workers die before the runner"
         with killed(family):
+            before = sorted(temporary.iterdir())
+            assert here.cli("formats").returncode == 0
+            assert sorted(temporary.iterdir()) == before, "a start beside a run leaves it alone"
             for child in family:
                 if ("cell" if is_the_cell(child, process.pid) else "workers") in end.stopped:
                     child.suspend()
@@ -113,22 +122,16 @@ def test_a_run_that_is_ended_leaves_nothing(end: End, here: Bench, temporary: Pa
     assert not (tmp_path / "run" / RECORDS_NAME).exists(), "half a record"
 
 
-def test_a_start_beside_a_run_leaves_it_alone(here: Bench, temporary: Path, tmp_path: Path) -> None:
-    with busy_run(here, tmp_path, 2) as (process, family), killed(family):
-        process.send_signal(signal.SIGSTOP)  # it lives, though it does nothing
-        before = sorted(temporary.iterdir())
-        assert here.cli("formats").returncode == 0
-        assert sorted(temporary.iterdir()) == before
-        assert len(alive(family)) == len(family)
-
-
 def runs(process: psutil.Process, program: str) -> bool:
     with contextlib.suppress(psutil.Error):
         return program in process.cmdline()
     return False
 
 
-@pytest.mark.parametrize(("ranks", "program"), [(1, "storebench.worker"), (2, "storebench.ranks.agent")])
+@pytest.mark.parametrize(
+    ("ranks", "program"),
+    [(1, "storebench.worker"), pytest.param(2, "storebench.ranks.agent", marks=pytest.mark.full)],
+)
 def test_a_process_that_is_still_starting_ends_with_a_killed_run(
     ranks: int, program: str, here: Bench, tmp_path: Path
 ) -> None:
@@ -148,38 +151,21 @@ def test_a_process_that_is_still_starting_ends_with_a_killed_run(
     assert not any(stores.glob("*/begun-*"))
 
 
-LEAVES = {
-    "shared memory": (
-        "from storebench.formats.registry import open_reader\n"
-        f"segments = lambda: set(Path('{SEGMENTS}').glob('storebench-pixels-{os.getuid()}-*'))\n"
-        "before = segments()\n"
-        "reader = open_reader(sys.argv[1], 'shared')\n"
-        "paths = segments() - before"
-    ),
-    "locks of turns": (
-        "import tempfile\n"
-        "from storebench.formats.reads.planned import Turns\n"
-        "turns = Turns(Path(sys.argv[1]), 2)\n"
-        "paths = list(Path(tempfile.gettempdir()).iterdir())"
-    ),
-}
-"""What a process leaves that is killed -> the code that makes it."""
 KILLED = """
-import os, signal, sys
+import os, signal, sys, tempfile
 from pathlib import Path
-{}
-print(*paths, flush=True)
+from storebench.formats.reads.planned import Turns
+turns = Turns(Path(sys.argv[1]), 2)
+print(*Path(tempfile.gettempdir()).iterdir(), flush=True)
 sys.stdin.read()
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-@pytest.mark.parametrize("what", LEAVES)
-def test_what_a_killed_process_leaves_goes_at_the_next_start(what: str, here: Bench, tmp_path: Path) -> None:
-    small = ("-d", "mnist", "--synthetic", "--limit", "16", "--out", tmp_path / "stores")
-    assert here.cli("convert", "memory", *small).returncode == 0
-    [store] = (tmp_path / "stores").glob("*/memory+raw")
-    command = [sys.executable, "-c", KILLED.format(LEAVES[what]), str(store)]
+def test_locks_of_a_killed_process_go_at_the_next_start(here: Bench, tmp_path: Path) -> None:
+    """tests/faults kills processes that hold shared memory."""
+    (tmp_path / "store").touch()
+    command = [sys.executable, "-c", KILLED, str(tmp_path / "store")]
     with subprocess.Popen(
         command, env=dict(here.env), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -236,8 +222,10 @@ def test_a_cells_process_ends_with_the_code_of_its_answer(
 
 @pytest.mark.parametrize(
     ("reader", "stopped", "timeout_s"),
-    [("patient", "workers", 8), ("flat", "storebench.worker", 3)],
-    ids=["its workers are stopped", "the interpreter that forks it is stopped"],
+    [
+        pytest.param("patient", "workers", 8, id="its workers are stopped", marks=pytest.mark.full),
+        pytest.param("flat", "storebench.worker", 3, id="the interpreter that forks it is stopped"),
+    ],
 )
 def test_a_cell_that_runs_out_of_time_is_killed_and_recorded(
     reader: str, stopped: str, timeout_s: int, bench: Bench, tmp_path: Path

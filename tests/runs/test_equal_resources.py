@@ -12,10 +12,9 @@ from tests.support.planted_plugin import BURN_S
 STEPS, BATCH = 12, 8
 LOADERS = [
     ("processes", 2),
-    ("threads", 1),
     *(
         pytest.param(name, workers, marks=pytest.mark.full)
-        for name, workers in (("processes", 0), ("ring", 1))
+        for name, workers in (("processes", 0), ("threads", 1), ("ring", 1))
     ),
 ]
 

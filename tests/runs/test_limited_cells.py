@@ -136,7 +136,7 @@ def test_a_limited_cell_starts_cold_and_stays_below_its_limit(
 
 
 def test_reads_of_an_emulated_tier_are_as_slow_as_it(photos: str, bench: Bench, tmp_path: Path) -> None:
-    more = ("--readahead", "128", "--ranks", "2")
+    more = ("--readahead", "128", "--ranks", "2", "--max-steps", "3")
     out, tier = tmp_path / "run", ("--cache", "limited", "--memory", "40 MiB", "--tier", "40:900")
     done, records = bench.run("png", "-d", photos, *WORK, *tier, *more, "--replicates", "1", out=out)
     assert done.returncode == 0, done.stderr
@@ -158,7 +158,7 @@ def test_reads_of_an_emulated_tier_are_as_slow_as_it(photos: str, bench: Bench, 
 def test_ranks_share_one_limit_and_their_epochs_validate(photos: str, bench: Bench, tmp_path: Path) -> None:
     """Residency is sampled by one rank, which must begin before any other one reads."""
     out, sized = tmp_path / "run", ("--cache", "limited", "--memory", "40 MiB")
-    done, records = bench.run("lmdb", "-d", photos, *WORK, *sized, "--ranks", "2", "--epochs", "4", out=out)
+    done, records = bench.run("lmdb", "-d", photos, *WORK, *sized, "--ranks", "2", "--epochs", "3", out=out)
     assert done.returncode == 0, done.stderr
     for record in records:
         cache = record["cache"]
@@ -168,27 +168,6 @@ def test_ranks_share_one_limit_and_their_epochs_validate(photos: str, bench: Ben
     assert records[-1]["portion"]
     found = bench.cli("validate", out)
     assert found.returncode == 0, found.stdout
-
-
-def test_training_under_a_limit_keeps_no_freed_memory(photos: str, bench: Bench, tmp_path: Path) -> None:
-    # Small batches: computing larger ones takes nearly as much memory as the limit allows.
-    work = ("--model", "tiny", "--max-steps", "2", "--batch-size", "4", "--epochs", "1", "--replicates", "1")
-    limit = ("--cache", "limited", "--memory", "40 MiB")
-    done, [record] = bench.run("lmdb", "-d", photos, *work, *limit, out=tmp_path / "run")
-    assert done.returncode == 0, done.stderr
-    assert record["status"] == "ok", record["failure"]
-    assert record["cell"]["compute"] == "real"
-    assert "freed_memory" not in record["reader_notes"], "the limit is not charged for each step"
-
-
-def test_what_would_fit_whole_is_refused_before_a_cell_runs(
-    photos: str, bench: Bench, tmp_path: Path
-) -> None:
-    sized = ("--cache", "limited", "--memory", "1 GiB")
-    done, _ = bench.run("lmdb", "-d", photos, *WORK, *sized, out=tmp_path / "run")
-    assert done.returncode == 2
-    assert "a limit of 1 GiB holds the whole store" in done.stderr.splitlines()[-1]
-    assert not (tmp_path / "run").exists()
 
 
 def test_a_process_that_the_limit_kills_is_a_failed_cell_that_says_so(
@@ -298,7 +277,7 @@ def test_a_store_that_another_process_holds_is_not_limited(photos: str, bench: B
     assert built.returncode == 0, built.stderr
     data = home_of(bench) / "lmdb+raw" / "data.mdb"
     command = bench.command(
-        "run", "lmdb", *limit, "--epochs", "30", "--stores", bench.stores, "--out", tmp_path / "run"
+        "run", "lmdb", *limit, "--epochs", "6", "--stores", bench.stores, "--out", tmp_path / "run"
     )
     with subprocess.Popen(command, cwd=bench.root, env=dict(bench.env), stderr=subprocess.DEVNULL) as runner:
         _inside(runner.pid)

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from storebench.analysis.checks.records import examine
-from storebench.probes.machine import IN_MEMORY, mount_of
 from storebench.record.lines import SUPERSEDED_NAME, read_records
 from storebench.record.schema import Conditions, Record
 from storebench.run.execute import Silent, execute
@@ -68,16 +67,9 @@ def two_stores(**keys: Any) -> Scenario:
     return make_scenario(rule | keys | {"matrix": [matrix]})
 
 
-@pytest.fixture
-def on_disk(bench: Bench) -> None:
-    mount = mount_of(bench.root)
-    if mount.fstype in IN_MEMORY or mount.device is None:
-        pytest.skip(f"the temporary folder is on {mount.fstype}: a disk is needed (pytest --basetemp)")
-
-
 @pytest.mark.quiet  # work of other tests would have other replicates measured again
 @pytest.mark.still_pages
-@pytest.mark.parametrize("evicted", [1, MOST_ATTEMPTS])
+@pytest.mark.parametrize("evicted", [1, pytest.param(MOST_ATTEMPTS, marks=pytest.mark.full)])
 def test_an_evicted_replicate_is_measured_again_at_the_end_of_its_round(
     evicted: int, on_disk: None, bench: Bench, tmp_path: Path
 ) -> None:

@@ -38,7 +38,10 @@ def run(code: str, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize(("name", "library"), FOREIGN)
+@pytest.mark.parametrize(
+    ("name", "library"),
+    [*FOREIGN[:2], *(pytest.param(*pair, marks=pytest.mark.full) for pair in FOREIGN[2:])],
+)
 def test_a_missing_library_is_one_line(name: str, library: str, tmp_path: Path) -> None:
     words = ("convert", name, "--dataset", "mnist", "--synthetic", "--size", "4", "--out", str(tmp_path))
     done = run(f"sys.modules[{library!r}] = None", *words)
@@ -71,6 +74,7 @@ def test_every_library_is_in_an_extra() -> None:
     assert [word for word in wanted if word.strip("'").split("[")[0] not in named] == []
 
 
+@pytest.mark.full
 def test_libraries_leave_nothing_in_the_home_or_in_shared_memory(tmp_path: Path) -> None:
     for name in ("home", "temporary"):
         (tmp_path / name).mkdir()

@@ -4,7 +4,6 @@ import ctypes
 import json
 import os
 import re
-import shutil
 import subprocess
 import tempfile
 from pathlib import Path
@@ -26,7 +25,7 @@ from tests.support.quick_cli import storebench as quick_storebench
 from tests.support.revision_tools import ROOT, clone_here, commit, git, plant, storebench
 
 READER = "mnist/lmdb/any/processes-0/batch-16/none-emulated:0.01"
-CONTROL = "mnist/memory:python/any/processes-0/batch-16/none-emulated:0.01"
+MEMORY = "mnist/memory:python/any/processes-0/batch-64/none-emulated:0.01"
 HEAD = """
 name = "tiny"
 replicates = 1
@@ -46,7 +45,7 @@ passes = 8
 EMULATED = 'compute = "emulated:0.01"'
 """Emulated computing measures no ceilings, which take longer than these cells. Several passes take long enough that a
 busy machine does not hide a slow-down."""
-STORED = f'backends = ["lmdb", "memory:python"]\n{EMULATED}'
+STORED = f'backends = ["lmdb"]\n{EMULATED}'
 IN_THE_LOOP = 'backends = ["memory:python"]\ncompute = "emulated:0.02"'
 pytestmark = pytest.mark.skipif(not git(ROOT, "rev-parse", "HEAD"), reason="needs a git checkout")
 
@@ -81,9 +80,7 @@ def commented(checkout: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_a_slow_down_is_seen_where_it_is_and_no_edit_of_the_scenario_hides_it(
-    untouched: Path, tmp_path: Path
-) -> None:
+def test_a_slow_down_is_seen_and_no_edit_of_the_scenario_hides_it(untouched: Path, tmp_path: Path) -> None:
     package, tiny = untouched / "storebench", untouched / "scenarios" / "tiny.toml"
     write_scenario(tiny, STORED)
     before = commit(untouched, "Add a scenario")
@@ -101,13 +98,11 @@ def test_a_slow_down_is_seen_where_it_is_and_no_edit_of_the_scenario_hides_it(
         "; another one takes about ",
     ):
         assert line in done.stderr
-    assert len(re.findall(r"replicate pair \d+, after [^:]+: mnist/", done.stderr)) == 10
+    assert len(re.findall(r"replicate pair \d+, after [^:]+: mnist/", done.stderr)) == 5
     first, second = read_records(out / "baseline"), read_records(out / "contender")
     assert [{r.code.commit for r in side if r.code} for side in (first, second)] == [{before}, {after}]
     assert {r.code.digest for r in second if r.code} == {code_digest(package)}
-    states = {result.label: result.state for result in verdicts(out)}
-    assert states.pop(CONTROL) is not CellState.WORSE
-    assert states == {READER: CellState.WORSE}
+    assert {result.label: result.state for result in verdicts(out)} == {READER: CellState.WORSE}
     assert quick_storebench(untouched, "check", out / "baseline", out / "contender").returncode == 1
 
 
@@ -153,7 +148,7 @@ def test_both_sides_run_every_replicate_side_by_side(
     revision = f"revision {sides.commit[:12]} against the working tree"
     assert told[0] == f"storebench in {sides.repository}: {revision}"
     (result,) = verdicts(sides.baseline.parent)
-    assert (result.label, result.replicates) == (CONTROL.replace("batch-16", "batch-64"), (2, 2))
+    assert (result.label, result.replicates) == (MEMORY, (2, 2))
     assert "2 replicates, a verdict needs 5" in result.reason
     assert result.low is not None
     stores = [str(path) for path in (sides.baseline.parent.parent / "stores").rglob("manifest.json")]
@@ -169,20 +164,6 @@ def test_a_comparison_holds_its_folder_and_both_runs_in_it(same: tuple[Sides, li
     refused = [line for line in told if "another process is running it" in line]
     for folder, line in zip((sides.baseline.parent, sides.baseline, sides.contender), refused, strict=True):
         assert line.startswith(f"storebench: {folder}: another process")
-
-
-def test_a_record_of_other_code_is_refused(same: tuple[Sides, list[str]], tmp_path: Path) -> None:
-    sides, _ = same
-    folder = shutil.copytree(sides.contender, tmp_path / "contender")
-    first, *others = (folder / "records.jsonl").read_text().splitlines(keepends=True)
-    digest = json.loads(first)["code"]["digest"]
-    (folder / "records.jsonl").write_text(first.replace(digest, "0" * 32) + "".join(others))
-    baseline = read_side(sides.baseline, baseline=True)
-    [result] = judge(baseline, read_side(folder, baseline=False))
-    assert (result.state, "it ran other code than its side" in result.reason) == (CellState.FAILED, True)
-    (folder / "against.json").unlink()
-    [result] = judge(baseline, read_side(folder, baseline=False))
-    assert (result.state, result.reason) == (CellState.FAILED, "its records are of different code")
 
 
 def test_equal_code_ends_at_once_without_a_measurement(tmp_path: Path) -> None:

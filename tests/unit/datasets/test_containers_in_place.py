@@ -105,7 +105,7 @@ def test_a_part_that_no_stream_serves_is_refused_at_once(option: list[str], cli:
     assert not (tmp_path / "stores").exists()
 
 
-@pytest.mark.parametrize("kind", ["tar", "TFRecord"])
+@pytest.mark.parametrize("kind", ["tar", pytest.param("TFRecord", marks=pytest.mark.full)])
 def test_a_container_is_measured_beside_what_it_could_become(kind: str, cli: Cli, tmp_path: Path) -> None:
     for library in ("webdataset", "google_crc32c"):
         pytest.importorskip(library)
@@ -125,7 +125,7 @@ def test_a_container_is_measured_beside_what_it_could_become(kind: str, cli: Cli
     assert len({record["store"]["samples_digest"] for record in records}) == 1
 
 
-@pytest.mark.parametrize("kind", ["tar", "TFRecord"])
+@pytest.mark.parametrize("kind", ["tar", pytest.param("TFRecord", marks=pytest.mark.full)])
 def test_shards_are_measured_where_they_are_without_the_library_of_their_stream(
     kind: str, fresh_cli: Cli, tmp_path: Path
 ) -> None:

@@ -53,12 +53,15 @@ def test_a_script_runs_as_in_python(tmp_path: Path) -> None:
     for other in ("json", "queue", "statistics"):  # neither Python nor the script imports them
         (tmp_path / f"{other}.py").write_text("raise SystemExit('imported')\n")
     words = ("sub/train.py", *WORDS)
-    expected, done = run(*words, folder=tmp_path), profile(*words, folder=tmp_path)
+    expected, done = run(*words, folder=tmp_path), profile("--out", "out/put", *words, folder=tmp_path)
     rest, own = split(done.stderr)
     assert (done.returncode, done.stdout) == (expected.returncode, expected.stdout)
     assert rest == expected.stderr.splitlines()
     assert own[0].startswith("storebench profile: limited by ")
     assert 2 < len(own) <= 12
+    figures = json.loads((tmp_path / "out/put/profile.json").read_text())
+    assert (figures["steps"], figures["batch_size"]) == (10, 4)
+    assert figures["text"].splitlines() == own
 
 
 def test_a_module_runs_as_in_python(tmp_path: Path) -> None:
@@ -103,7 +106,9 @@ signal.raise_signal(15)
 }
 
 
-@pytest.mark.parametrize("name", ENDS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.full if "spawned" in name else ()) for name in ENDS]
+)
 def test_the_verdict_is_written_however_a_script_ends(name: str, tmp_path: Path) -> None:
     text, expected = ENDS[name]
     (tmp_path / "train.py").write_text(LOOP + text)
@@ -115,6 +120,7 @@ def test_the_verdict_is_written_however_a_script_ends(name: str, tmp_path: Path)
     assert all(("a thread asks" if "thread" in name else "limited by") in line for line in verdicts)
 
 
+@pytest.mark.full
 def test_a_loop_that_is_not_seen_is_told(tmp_path: Path) -> None:
     spawned = (
         "import torch.multiprocessing\nif __name__ == '__main__':\n    torch.multiprocessing.spawn(train)\n"
@@ -135,14 +141,6 @@ def test_of_workers_that_die_the_records_are_kept(tmp_path: Path, monkeypatch: p
     assert "Traceback" in done.stderr
     assert "storebench-error" not in done.stderr
     assert (tmp_path / "out" / "profile.json").is_file()
-
-
-def test_the_figures_are_written(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(LOOP + "train()\n")
-    done = profile("--out", "out/put", "train.py", folder=tmp_path)
-    facts = json.loads((tmp_path / "out/put/profile.json").read_text())
-    assert (facts["steps"], facts["batch_size"]) == (10, 4)
-    assert facts["text"].splitlines() == split(done.stderr)[1]
 
 
 @pytest.mark.parametrize(
@@ -180,7 +178,7 @@ torch.distributed.destroy_process_group()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_of_ranks_the_slow_one_is_named(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(RANKS)
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")

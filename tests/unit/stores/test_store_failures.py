@@ -121,7 +121,7 @@ SIZE = 3000
 
 SLOW = ("convert", "png", *MNIST, "--size", str(SIZE), "--processes", "2")
 
-LONG_SIZE = 10_000
+LONG_SIZE = 6_000
 """Samples whose conversion is stopped in the middle by the test, so that it is long enough on a fast machine too."""
 
 LONG = ("convert", "png", *MNIST, "--size", str(LONG_SIZE), "--processes", "2")
@@ -186,6 +186,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.full
 def test_memory_does_not_grow_with_the_dataset(tmp_path: Path) -> None:
     script = tmp_path / "much.py"
     script.write_text(MUCH)
