@@ -1,86 +1,22 @@
 """The contract of a reader: samples by index, its methods and results, and the checks that the base class makes."""
 
 import functools
-import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, NamedTuple, Self, final, overload
+from typing import Any, ClassVar, NamedTuple, Self, final
 
 import numpy as np
 import numpy.typing as npt
 
 from storebench.arrays import Indices
 from storebench.codecs import get_codec
-from storebench.datasets.base import Image
 from storebench.errors import CorruptDataError
 from storebench.formats.options import Options
 from storebench.formats.windows import Batch, Windows, out_of_range, require_fit
 from storebench.record.manifest import Manifest
-
-# Several samples: a slice, a list (or range, or tuple) of integers, or an integer array [n].
-Several = slice | Sequence[int] | npt.NDArray[np.integer[Any]]
-
-
-class SampleSequence(ABC):
-    """Decoded samples by index, with the index rules of a list."""
-
-    labels: npt.NDArray[np.int64]  # int64 [count]
-    image_shape: tuple[int, int, int]  # (H, W, C) of every image
-
-    @abstractmethod
-    def read_into(self, indices: Indices, out: Batch) -> None:
-        """Write the decoded pixels of `indices` into ``out[:len(indices)]``."""
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    @overload
-    def __getitem__(self, index: int | np.integer[Any]) -> tuple[Image, int]: ...
-
-    @overload
-    def __getitem__(self, index: Several) -> tuple[Batch, Indices]: ...
-
-    def __getitem__(
-        self, index: int | np.integer[Any] | Several
-    ) -> tuple[Image, int] | tuple[Batch, Indices]:
-        """Return decoded samples in new arrays: ``reader[7]``, ``reader[-1]``, ``reader[:10]``, ``reader[[3, 1]]``."""
-        count = len(self)
-        if isinstance(index, slice):
-            return self._samples(np.arange(*index.indices(count), dtype=np.int64))
-        if isinstance(index, Sequence) or (isinstance(index, np.ndarray) and index.ndim):
-            return self._samples(_from_start(np.asarray(index), count))
-        number = operator.index(index)
-        if not -count <= number < count:
-            raise _outside(number, count)
-        pixels, labels = self._samples(np.array([number % count], np.int64))
-        return pixels[0], int(labels[0])
-
-    def __iter__(self) -> Iterator[tuple[Image, int]]:
-        return (self[index] for index in range(len(self)))
-
-    def _samples(self, indices: Indices) -> tuple[Batch, Indices]:
-        pixels = np.empty((len(indices), *self.image_shape), np.uint8)
-        self.read_into(indices, pixels)
-        return pixels, self.labels[indices]
-
-
-def _from_start(wanted: npt.NDArray[Any], count: int) -> Indices:
-    """Return integers as int64 [n] in ``range(count)``, the negative ones counted from the end."""
-    if not wanted.size:
-        return np.empty(0, np.int64)  # numpy would make an array of floats from an empty list
-    if wanted.ndim != 1 or wanted.dtype.kind not in "iu":
-        raise TypeError(f"sample indices are integers in one dimension, not {wanted.dtype}{wanted.shape}")
-    outside = (wanted < -count) | (wanted >= count)
-    if outside.any():
-        raise _outside(wanted[outside][0], count)
-    return wanted.astype(np.int64) % count
-
-
-def _outside(index: object, count: int) -> IndexError:
-    return IndexError(f"sample index {index} is out of range for {count} samples")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +60,7 @@ class Fetched(NamedTuple):
     """Nanoseconds of the call's wall time that were decoding; 0 for a reader that only copies."""
 
 
-class Reader(SampleSequence):
+class Reader(ABC):
     """Return samples by index. Opened in the process that uses it and never carried across a fork.
 
     Used by one thread at a time, which need not be the one that opened it.
@@ -149,6 +85,8 @@ class Reader(SampleSequence):
     - `CorruptStoreError`: the store is damaged;
     - `RuntimeError`: the reader is closed.
     """
+
+    labels: npt.NDArray[np.int64]  # int64 [count]
 
     options_type: ClassVar[type[Options]] = Options
     """The reader's table of options (`storebench.formats.options`)."""
@@ -284,6 +222,23 @@ class Reader(SampleSequence):
         """Return notes on this reader's work for a person who reads the results, by name."""
         return {}
 
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: Any) -> tuple[Any, Any]:
+        """Return decoded samples in new arrays: ``reader[7]``, ``reader[-1]``, ``reader[:10]``, ``reader[[3, 1]]``."""
+        if np.asarray(index).dtype == np.bool_:
+            raise TypeError("sample indices are integers, not a mask")
+        numbers, is_one = range(len(self)), not isinstance(index, slice) and np.ndim(index) == 0
+        one_or_all = numbers[index] if is_one or isinstance(index, slice) else [numbers[at] for at in index]
+        indices = np.array(one_or_all, np.int64, ndmin=1)
+        pixels = np.empty((len(indices), *self.image_shape), np.uint8)
+        self.read_into(indices, pixels)
+        return (pixels[0], int(self.labels[indices[0]])) if is_one else (pixels, self.labels[indices])
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        return (self[index] for index in range(len(self)))
+
     @final
     def close(self) -> None:
         """Release every handle, lock and temporary file. Calling it twice is harmless."""
@@ -309,10 +264,10 @@ class Reader(SampleSequence):
         """Copy windows of raw pixels into `out`, uint8 [n, h, w, C], C-contiguous; see `fetch_windows`."""
         raise NotImplementedError(f"{type(self).__name__} serves no windows")
 
-    def _plan(self, batches: Sequence[Indices]) -> None:
+    def _plan(self, batches: Sequence[Indices]) -> None:  # noqa: B027 - most readers read nothing ahead
         """Replace the last plan by this one; see `plan`."""
 
-    def _close(self) -> None:
+    def _close(self) -> None:  # noqa: B027 - most have nothing to close
         """Release what the reader holds; called once, also by a constructor that fails half-way."""
 
     def _raw_payloads(self, indices: Indices) -> list[bytes]:
