@@ -14,6 +14,7 @@ import pandas as pd
 
 from storebench.formats.reader import BUFFER_NOTE, DISPLACEMENT_NOTE, NEIGHBOURS_NOTE
 from storebench.record.schema import BACKEND_FIELDS, CELL_FIELDS, Cell, Environment, Record, cell_types
+from storebench.record.shared import is_shared
 from storebench.record.steps import step_path
 from storebench.run.about import Whole, whole_of
 from storebench.run.replicates import unsound
@@ -80,13 +81,14 @@ def sourced(records: Iterable[tuple[Record, Path]], invalid: dict[str, str] | No
     for record, _ in given:
         if record.environment is not None:
             machines.setdefault(record.run_id, record.environment)
-    wholes = {folder: whole_of(folder) for folder in {file.parent for _, file in given}}
+    runs = {file: file if is_shared(file) else file.parent for _, file in given}
+    wholes = {run: whole_of(run) for run in set(runs.values())}
     return [
         Sourced(
             record=record,
             file=file,
             environment=record.environment or machines.get(record.run_id),
-            whole=wholes[file.parent],
+            whole=wholes[runs[file]],
             invalid=(invalid or {}).get(record.cell.cell_id, ""),
         )
         for record, file in given

@@ -15,7 +15,7 @@ from storebench.cli.inventory import accelerators, data, doctor, formats
 from storebench.cli.place import place
 from storebench.cli.planning import plan
 from storebench.cli.profile import audit, profile
-from storebench.cli.results import check, export, report, trace, validate
+from storebench.cli.results import check, export, report, share, trace, validate
 from storebench.cli.run import run
 from storebench.cli.stores import convert, inspect, verify
 from storebench.errors import EXIT_USAGE
@@ -76,7 +76,7 @@ def root(
 
 _VERBS: tuple[Callable[..., None], ...] = (
     *(convert, run, bench, scenarios, trace, report, export, check, plan),
-    *(formats, accelerators, doctor, validate, verify, inspect),
+    *(formats, accelerators, doctor, validate, share, verify, inspect),
 )
 for verb in _VERBS:
     app.command(verb.__name__, cls=GroupedCommand if verb in (run, bench) else None)(verb)

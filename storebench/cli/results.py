@@ -1,4 +1,4 @@
-"""Verbs of results: report, export, trace, check and validate."""
+"""Verbs of results: report, export, trace, check, share and validate."""
 
 import dataclasses
 import io
@@ -285,6 +285,29 @@ def check(
                 write_out(drawn(verdicts) + "\n")
             put(decided.summary)
         raise typer.Exit(decided.exit_code)
+
+
+def share(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A folder that 'run' or 'bench' wrote.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")] = Path("shared.json.xz"),
+) -> None:
+    """Write a run into one small file for others.
+
+    It has the figures of every epoch, the machine, versions and digests, and no name of a host, a user, a folder, a
+    server or a class. Nothing is sent. 'validate', 'report' and 'plan' read the file like a run.
+    """
+    with exit_codes():
+        from storebench.analysis.sharing import contents
+        from storebench.analysis.sharing import share as shared
+        from storebench.record.shared import SUFFIX, is_shared
+        from storebench.system.whole_files import write_whole
+
+        if not is_shared(out):
+            raise errors.UsageError(f"{out}: the name of a shared file ends in {SUFFIX}")
+        content, packed = shared(run)
+        write_whole(out, packed)
+        put(*contents(content))
+        say(f"{out}: {len(packed):,} bytes")
 
 
 def validate(results: ResultsArgument, as_json: JsonOption = False) -> None:

@@ -15,6 +15,7 @@ from storebench.errors import CorruptDataError, StorebenchError, from_os_error
 from storebench.plain_text import plain
 from storebench.record.lines import LOGS_DIR, MOST_RUN_BYTES, PAIRING_NAME, RECORDS_NAME, RUN_NAME, STEPS_DIR
 from storebench.record.schema import Record
+from storebench.record.shared import is_shared, read_shared
 from storebench.run.replicates import replicate_key
 from storebench.run.scenario import Scenario
 from storebench.system.json_text import complaint, parse_json
@@ -83,9 +84,9 @@ def read_about(path: Path) -> About:
 
 
 def about_of(run: Path) -> About | None:
-    """Return the content of a run's ``run.json``; None if it cannot be read, which validation reports."""
-    with contextlib.suppress(OSError, CorruptDataError):
-        return read_about(run / RUN_NAME)
+    """Return what a run's ``run.json``, or a shared file, says of it; None if it cannot be read."""
+    with contextlib.suppress(OSError, CorruptDataError, pydantic.ValidationError):
+        return About.model_validate(read_shared(run)) if is_shared(run) else read_about(run / RUN_NAME)
     return None
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from storebench.analysis.checks.findings import Finding, Rule, finding, record_name
 from storebench.analysis.checks.rules import check_record, decodes
+from storebench.analysis.checks.shared import check_shared
 from storebench.analysis.checks.steps import check_steps
 from storebench.analysis.comparison import MIN_ROUNDS
 from storebench.analysis.frame import Round, Sourced, sourced
@@ -25,6 +26,7 @@ from storebench.record.lines import (
     without_half_replicate,
 )
 from storebench.record.schema import Record, Status
+from storebench.record.shared import SUFFIX, is_shared, shared_records
 from storebench.run.about import read_about
 from storebench.units import number_of
 
@@ -100,7 +102,7 @@ def examine(paths: RunFolders) -> Results:
     for file in find_runs(paths):
         of_file: list[Record] = []
         before = len(findings)
-        for where, raw in raw_records(file):
+        for where, raw in shared_records(file) if is_shared(file) else raw_records(file):
             try:
                 if isinstance(raw, CorruptDataError):
                     raise raw
@@ -109,7 +111,10 @@ def examine(paths: RunFolders) -> Results:
                 findings.append(Finding(kind=Rule.SCHEMA, cell=where, figure="record", message=error.what))
         # A replicate is incomplete here because one of its lines is invalid, not because writing it was interrupted.
         is_sound = len(findings) == before
-        records += [(r, file) for r in (without_half_replicate(of_file) if is_sound else of_file)]
+        whole = without_half_replicate(of_file) if is_sound and not is_shared(file) else of_file
+        records += [(record, file) for record in whole]
+        if is_sound and is_shared(file):
+            findings += check_shared(file, of_file, summarise(sourced((r, file) for r in of_file)))
     if not records and not findings:
         raise _nothing_to_read(paths)
     return Results(records=tuple(records), findings=(*findings, *validate_records(records)))
@@ -121,6 +126,7 @@ def find_runs(paths: RunFolders) -> list[Path]:
     files: list[Path] = []
     for source in sources:
         inside = sorted(source.rglob(RECORDS_NAME)) if source.is_dir() else []
+        inside = inside or sorted(source.glob(f"*{SUFFIX}"))
         if not inside and not source.is_file():
             raise DataNotFoundError(
                 f"no {RECORDS_NAME} here, so there is nothing to report"
@@ -152,7 +158,7 @@ def validate_records(records: Sequence[Pair]) -> list[Finding]:
             memory[_machine_cell(record)] = max(rate, memory.get(_machine_cell(record), 0.0))
     for record, file in sound:
         findings += check_record(record, memory.get(_machine_cell(record)))
-        findings += check_steps(record, file.parent)
+        findings += check_steps(record, file.parent) if not is_shared(file) else ()
     for folder in dict.fromkeys(file.parent for _, file in records if file.name == RECORDS_NAME):
         findings += _unreadable(folder / RUN_NAME)
     return [

@@ -43,6 +43,8 @@ def _overhead(record: Record) -> Iterator[Finding]:
     """Find time that nothing explains."""
     most_s = max(_OVERHEAD_EPOCH_S, _OVERHEAD_STEP_S * record.timed_steps, _OVERHEAD_FRAC * record.timed_s)
     ranks = record.job.per_rank if record.job else ()
+    if record.job and not ranks:  # a shared run leaves them out
+        return
     idle_s = record.timed_s - sum(rank.seconds for rank in ranks) / len(ranks) if ranks else 0.0
     unexplained_s = abs(record.overhead_s - idle_s)
     if unexplained_s > most_s:
