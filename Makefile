@@ -131,9 +131,10 @@ docs: setup ## Write what is made from the code and from results/reference: page
 	$(BIN)/python -m tests.docs.figures
 	$(BIN)/python -m tests.docs.notebooks
 
-site: setup ## Build the site of the documentation into site/
+site: setup ## Build the site into site/: the documentation, and the page of all results (site/all.html)
 	$(PIP_INSTALL) -e '.[docs]'
 	$(BIN)/python -m sphinx -W --keep-going -q docs site
+	$(BIN)/python -m tests.docs.machines results/machines site
 
 clean: ## Remove stores, runs and reports (never data, results or the virtual environment)
 	rm -rf $(STORES) $(RUNS) $(REPORT) $(REPORT)-*

@@ -3,7 +3,7 @@
 import base64
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jinja2
@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from storebench._version import __version__
 from storebench.analysis.labels import backend_label, number, size
-from storebench.analysis.summary import backend_rank
+from storebench.analysis.summary import CellSummary, backend_rank
 from storebench.plain_text import markdown as escaped_markdown
 from storebench.plain_text import plain
 from storebench.record.schema import CacheVerdict
@@ -109,10 +109,9 @@ def _evidence(content: Content) -> list[tuple[str, str]]:
     ]
 
 
-def html(content: Content, images: Mapping[str, bytes]) -> str:
-    """Return the page with its images, style and script embedded; it fetches nothing."""
-    columns = explored(content.panels, content.anchors)
-    backends = {cell.backend: cell.cell.backend for panel in content.panels for cell in panel.cells}
+def explorer(columns: Sequence[Mapping[str, Any]], cells: Iterable[CellSummary]) -> dict[str, Any]:
+    """Return what the matrix of the page shows: columns and stores, for the template and for its script."""
+    backends = {cell.backend: cell.cell.backend for cell in cells}
     stores = [
         {
             "name": name,
@@ -123,6 +122,12 @@ def html(content: Content, images: Mapping[str, bytes]) -> str:
         for name, backend in sorted(backends.items(), key=lambda item: backend_rank(item[0]))
     ]
     data = json.dumps({"columns": columns, "stores": stores}, separators=(",", ":")).replace("<", "\\u003c")
+    return {"columns": columns, "stores": stores, "data": Markup(data)}  # noqa: S704 - JSON without "<"
+
+
+def html(content: Content, images: Mapping[str, bytes]) -> str:
+    """Return the page with its images, style and script embedded; it fetches nothing."""
+    columns = explored(content.panels, content.anchors)
     sources = {
         name: "data:image/svg+xml;base64," + base64.b64encode(svg).decode() for name, svg in images.items()
     }
@@ -132,9 +137,7 @@ def html(content: Content, images: Mapping[str, bytes]) -> str:
         **_context(content),
         images=sources,
         bars=_bars(content),
-        columns=columns,
-        stores=stores,
-        data=Markup(data),  # noqa: S704 - JSON without "<"
+        **explorer(columns, (cell for panel in content.panels for cell in panel.cells)),
         date=max(dates),
         number=number,
         size=size,

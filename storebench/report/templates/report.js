@@ -42,10 +42,11 @@ function explore() {
   const labels = Object.fromEntries(stores.map((store) => [store.name, store.label]));
   const rows = new Map([...table.tBodies[0].rows].map((row) => [row.dataset.store, row]));
   const heads = [...table.tHead.rows[0].cells];
-  const filters = ["dataset", "state", "workers", "work"];
-  const choices = { base: stores.map((store) => store.name) };
+  const names = stores.map((store) => store.name);
+  const filters = [...form.elements].map((one) => one.name).filter((name) => name !== "base" && name in columns[0]);
+  const choices = { base: names, ...(form.elements.store && { store: names }) };
   for (const name of filters) choices[name] = [...new Set(columns.map((column) => column[name]))];
-  let view = {}; // dataset, state, workers, work, base, sort (column, from 1; 0: the store), down, open (cell)
+  let view = {}; // the filters, several values joined by "|"; base, sort (column, from 1; 0: the store), down, open (cell)
 
   for (const [name, options] of Object.entries(choices)) {
     for (const option of options) form.elements[name].add(new Option(labels[option] ?? option, option));
@@ -55,8 +56,9 @@ function explore() {
   function read() {
     view = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
     for (const [name, options] of Object.entries(choices)) {
-      if (!options.includes(view[name])) delete view[name];
-      form.elements[name].value = view[name] ?? "";
+      const wanted = (view[name] ?? "").split("|").filter((option) => options.includes(option));
+      view[name] = wanted.join("|");
+      for (const option of form.elements[name].options) option.selected = (wanted.length ? wanted : [""]).includes(option.value);
     }
     if (!heads[view.sort]) delete view.sort;
   }
@@ -91,8 +93,10 @@ function explore() {
     });
   }
 
+  const chosen = (name, value) => !view[name] || view[name].split("|").includes(value);
+
   function draw() {
-    const shown = columns.map((column) => filters.every((name) => !view[name] || view[name] === column[name]));
+    const shown = columns.map((column) => filters.every((name) => chosen(name, column[name])));
     heads.forEach((head, place) => {
       if (place) head.hidden = !shown[place - 1];
       if (String(place) === view.sort) head.setAttribute("aria-sort", view.down ? "descending" : "ascending");
@@ -102,9 +106,9 @@ function explore() {
       columns.forEach((column, place) => {
         const cell = row.cells[place + 1];
         cell.hidden = !shown[place];
-        if (column.stores[name]) compare(cell.firstElementChild, column.stores[name], view.base ?? column.base);
+        if (column.stores[name]) compare(cell.firstElementChild, column.stores[name], view.base || column.base);
       });
-      row.hidden = !columns.some((column, place) => shown[place] && column.stores[name]);
+      row.hidden = !chosen("store", name) || !columns.some((column, place) => shown[place] && column.stores[name]);
     }
     table.tBodies[0].append(...order().map((name) => rows.get(name)));
     const count = shown.filter(Boolean).length;
@@ -131,7 +135,9 @@ function explore() {
   }
 
   form.addEventListener("change", () => {
-    for (const name of Object.keys(choices)) view[name] = form.elements[name].value || undefined;
+    for (const name of Object.keys(choices)) {
+      view[name] = [...form.elements[name].selectedOptions].map((option) => option.value).filter(Boolean).join("|");
+    }
     draw();
     write();
   });
@@ -147,7 +153,7 @@ function explore() {
   }));
   table.tBodies[0].addEventListener("click", (event) => {
     const link = event.target.closest("a");
-    if (!link) return;
+    if (!link?.hash) return;
     event.preventDefault();
     const wanted = `${link.hash.slice(1)} ${link.closest("tr").dataset.store}`;
     view.open = view.open === wanted ? undefined : wanted;

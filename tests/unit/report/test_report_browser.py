@@ -1,5 +1,6 @@
 """The page in a real browser, narrow and wide: no script error, nothing wider than the screen, no lost image."""
 
+import dataclasses
 import json
 import re
 import shutil
@@ -11,8 +12,10 @@ from urllib.parse import urlencode
 
 import pytest
 
-from storebench.record.schema import Status
+from storebench.analysis.sharing import share
+from storebench.record.schema import Environment, Status
 from storebench.report.build import write_report
+from tests.docs.machines import write_page
 from tests.support.planted import make_record, paper_records, replicates, write_run
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -217,3 +220,32 @@ def test_every_table_can_be_read_without_a_script(text: str, tmp_path: Path) -> 
     assert found["links"] >= 12
     assert found["lost"] == 0
     assert "faster" in found["verdicts"]
+
+
+@pytest.fixture(scope="module")
+def all_results(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return the page of two shared runs, of different machines."""
+    folder = tmp_path_factory.mktemp("machines")
+    for machine, cores in (("small", 2), ("large", 64)):
+        match = {"cpu": "Planted CPU", "cores": cores}
+        records = [
+            dataclasses.replace(record, environment=Environment(key=machine, match=match, notes={}))
+            for record in [*paper_records("warm", run_id=machine), *paper_records("cold", run_id=machine)]
+        ]
+        run = write_run(folder / machine, records)
+        (folder / f"{machine}.json.xz").write_bytes(share(run)[1])
+    return write_page(folder, folder / "site").read_text(encoding="utf-8")
+
+
+def test_the_page_of_all_results_shows_the_chosen_machines(all_results: str, tmp_path: Path) -> None:
+    both = clicked(all_results, tmp_path, "")
+    assert [column.split()[2] for column in both["columns"]] == ["64", "2"]
+    assert "faster" in both["verdicts"]
+    steps = """choose("machine", "Planted CPU, 2 cores"); choose("store", "lmdb");"""
+    one = clicked(all_results, tmp_path, steps)
+    assert len(one["columns"]) == 1
+    assert one["columns"][0].endswith("small")
+    assert one["stores"] == ["LMDB"]
+    phone = clicked(all_results, tmp_path, "", one["hash"], width=400)
+    assert phone["stores"] == one["stores"]
+    assert 'href="machines/small.json.xz"' in all_results
