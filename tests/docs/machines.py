@@ -1,17 +1,20 @@
 """Write the page of all shared results: ``python -m tests.docs.machines FOLDER SITE`` (``make site``)."""
 
+import base64
 import shutil
 import sys
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+from benchmarks import history
 from storebench.analysis.checks.records import read_results
 from storebench.analysis.panels import ordered, panels
 from storebench.analysis.summary import CellSummary
 from storebench.record.shared import SUFFIX
 from storebench.report.explorer import explored
 from storebench.report.page import explorer, templates
+from storebench.report.plots.style import saved
 
 TEMPLATE = Path(__file__).with_suffix(".html.j2")
 
@@ -48,7 +51,9 @@ def write_page(folder: Path, site: Path) -> Path:
         shutil.copy(file, site / "machines")
     template = templates("html").from_string(TEMPLATE.read_text(encoding="utf-8"))
     page = site / "all.html"
-    text = template.render(**explorer(columns, cells), first=urlencode(FIRST), history=[])
+    plots = history.plots() if history.HISTORY.is_file() else []
+    pictures = [f"data:image/svg+xml;base64,{base64.b64encode(saved(ax, 'svg')).decode()}" for ax in plots]
+    text = template.render(**explorer(columns, cells), first=urlencode(FIRST), history=pictures)
     page.write_text(text, encoding="utf-8")
     return page
 
