@@ -94,7 +94,7 @@ def setting_label(cell: CellSummary, varying: Collection[str] = ()) -> str:
     if "cache" in shown:
         shown = [name for name in shown if name != "memory_bytes"]  # the state's label gives it
     words = [
-        state_label(cell) if name == "cache" else _setting_word(name, getattr(fields, name), fields)
+        state_label(cell) if name == "cache" else setting_word(name, getattr(fields, name), fields)
         for name in shown
     ]
     return plain(", ".join(word for word in words if word))
@@ -125,7 +125,8 @@ def condition_label(cell: CellSummary) -> str:
     return words if tier is None else f"{words}, storage EMULATED as {tier}"
 
 
-def _setting_word(name: str, value: object, cell: Cell) -> str:
+def setting_word(name: str, value: object, cell: Cell) -> str:
+    """Return the value of a setting in words, "" if the cell does not use it."""
     if name == "store_memory_bytes":
         return f"at most {size(cell.store_memory_bytes)} per node" if cell.store_memory_bytes else ""
     if name == "batch_size" and cell.ranks > 1:

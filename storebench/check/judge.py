@@ -1,8 +1,8 @@
 """The verdict on each cell of two sides: first missing cells, then different work, then counters, then time."""
 
 import enum
-import math
 import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from storebench.analysis.comparison import (
@@ -14,7 +14,7 @@ from storebench.analysis.comparison import (
     compare,
     rounds_needed,
 )
-from storebench.check.sides import CellData, Side
+from storebench.check.sides import CellData, Side, label_of, name_of
 from storebench.units import Better, number_of
 
 _MOST_NUMBERS = 5
@@ -41,9 +41,6 @@ COUNTERS = {
     "read_calls": CounterGate(band_frac=0.01, slack=16),
     "major_faults": CounterGate(band_frac=0.10, slack=16),
     "open_s": CounterGate(band_frac=1.0, slack=0.5),
-    "time_to_first_batch_s": CounterGate(band_frac=1.0, slack=0.5),
-    "warmup_s": CounterGate(band_frac=1.0, slack=0.5),
-    "cpu_s_per_sample": CounterGate(band_frac=1.0, slack=5e-6),
 }
 
 
@@ -92,30 +89,42 @@ class CellResult:
 
     cell_id: str
     label: str
+    name: str
+    """The cell in words."""
     state: CellState
     reason: str = ""
     ratio: float | None = None
-    """Time of the contender over that of the baseline, above 1 is slower; None if not compared."""
+    """Time of the contender over that of the baseline, or that of the quickest batches where only these decide; above 1
+    is slower, None if not compared."""
     low: float | None = None
     high: float | None = None
     """Interval of `ratio`; None where the sides were not interleaved."""
     level: float | None = None
     """0.95, or 0.99 where the rounds' ratios spread."""
-    visible_frac: float | None = None
-    """The smallest slow-down that an interval of this width shows."""
+    time: Ratio | None = None
+    quickest: Ratio | None = None
+    """The ratio of all batches, and that of each round's quickest one."""
     replicates: tuple[int, int] = (0, 0)
     """The baseline's and the contender's."""
     counters: tuple[CounterResult, ...] = ()
 
     @property
     def perhaps_slower(self) -> bool:
-        """Whether nothing is proven, but the ratio is above the threshold."""
-        return self.state is CellState.INCONCLUSIVE and (self.ratio or 0.0) > 1 + PRACTICAL_FRAC
+        """Whether nothing is proven, but the ratio is above the threshold or has no interval."""
+        shows = self.low is None or (self.ratio or 0.0) > 1 + PRACTICAL_FRAC
+        return self.state is CellState.INCONCLUSIVE and shows
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether it shows no sign of change."""
+        quiet = (CellState.WITHIN_NOISE, CellState.NOT_GATED, CellState.INCONCLUSIVE)
+        return self.state in quiet and not self.perhaps_slower
 
 
 def judge(baseline: Side, contender: Side, *, counters_only: bool = False) -> list[CellResult]:
     """Return a verdict for every cell of either side, in the baseline's order and then the contender's."""
     paired = bool(baseline.pairing) and baseline.pairing == contender.pairing
+    among = list(dict.fromkeys(data.cell for side in (baseline, contender) for data in side.cells.values()))
     results = []
     for cell_id in dict.fromkeys([*baseline.cells, *contender.cells]):
         first, second = baseline.cells.get(cell_id), contender.cells.get(cell_id)
@@ -130,10 +139,15 @@ def judge(baseline: Side, contender: Side, *, counters_only: bool = False) -> li
             state, reason = CellState.NOT_COMPARABLE, f"it failed in the baseline: {first.failure}"
         elif first.samples != second.samples:
             state, reason = CellState.NOT_COMPARABLE, "the two sides read different samples"
-        label = (second or baseline.cells[cell_id]).label
-        result = CellResult(cell_id=cell_id, label=label, state=state, reason=reason)
+        cell = (second or baseline.cells[cell_id]).cell
+        result = CellResult(
+            cell_id=cell_id, label=label_of(cell), name=name_of(cell, among), state=state, reason=reason
+        )
         if state is CellState.NOT_GATED and first is not None and second is not None:
-            result = _compared(result, first, second, paired=paired, counters_only=counters_only)
+            has_ended = paired and cell_id in contender.ended
+            result = _compared(result, first, second, paired=paired, counters_only=counters_only or has_ended)
+            if has_ended and result.state is CellState.NOT_GATED:
+                result = replace(result, reason="the budget had no time for it")
         results.append(result)
     return results
 
@@ -230,13 +244,11 @@ def _timed(result: CellResult, first: CellData, second: CellData, *, paired: boo
         )
         return replace(result, state=CellState.INCONCLUSIVE, reason=reason, ratio=ratio_of_means)
     common = sorted(before.keys() & after.keys())
-    ratio = compare(
-        [before[number] for number in common], [after[number] for number in common], better=Better.LOWER
-    )
-    state, reason = _decided(ratio)
-    visible = None
-    if ratio.low is not None and ratio.high is not None:
-        visible = (1 + PRACTICAL_FRAC) * math.sqrt(ratio.high / ratio.low) - 1
+    time = _ratio(before, after, common)
+    quickest = None
+    if len(first.quickest.keys() & second.quickest.keys() & set(common)) == len(common):
+        quickest = _ratio(first.quickest, second.quickest, common)
+    ratio, state, reason = _deciding(time, quickest)
     return replace(
         result,
         state=state,
@@ -245,13 +257,35 @@ def _timed(result: CellResult, first: CellData, second: CellData, *, paired: boo
         low=ratio.low,
         high=ratio.high,
         level=ratio.level,
-        visible_frac=visible,
+        time=time,
+        quickest=quickest,
     )
+
+
+def _ratio(before: Mapping[int, float], after: Mapping[int, float], rounds: Sequence[int]) -> Ratio:
+    return compare(
+        [before[number] for number in rounds], [after[number] for number in rounds], better=Better.LOWER
+    )
+
+
+def _deciding(time: Ratio, quickest: Ratio | None) -> tuple[Ratio, CellState, str]:
+    """Return the ratio that decides, with state and reason: a slower one, else a decided one, else the quickest."""
+    state, reason = _decided(time)
+    if quickest is None or quickest.mid is None:
+        return time, state, reason
+    quick_state, quick_reason = _decided(quickest)
+    undecided, worse = CellState.INCONCLUSIVE, CellState.WORSE
+    if state is worse and quick_state not in (worse, undecided):
+        reason += "; its quickest batches are not: a wait, or some slow batches"
+    if state is worse or (state is not undecided and quick_state is not worse):
+        return time, state, reason
+    if quick_state is worse and state is not undecided:
+        quick_reason += " in its quickest batches; all of its time is not"
+    return quickest, quick_state, quick_reason
 
 
 def _decided(ratio: Ratio) -> tuple[CellState, str]:
     """Return state and reason, with the further rounds that would decide an undecided cell."""
-    slow_down = f"slow-down of {100 * PRACTICAL_FRAC:.3g}%"
     if ratio.verdict is Verdict.EQUAL:
         return CellState.WITHIN_NOISE, ""
     assert ratio.mid is not None
@@ -259,16 +293,19 @@ def _decided(ratio: Ratio) -> tuple[CellState, str]:
         return CellState.WORSE, f"{ratio.mid - 1:.0%} slower"
     if ratio.verdict is Verdict.FASTER:
         return CellState.BETTER, f"{1 - ratio.mid:.0%} less time"
-    reason, needed = f"a {slow_down} is not ruled out", None
+    if ratio.rounds >= MIN_ROUNDS and ratio.high is not None and ratio.high <= 1 + PRACTICAL_FRAC:
+        return CellState.WITHIN_NOISE, f"no slow-down of {PRACTICAL_FRAC:.0%}; it may be faster"
+    sign = f"probably slower: {ratio.mid:.2f}" if ratio.mid > 1 + PRACTICAL_FRAC else "no sign of change"
     if ratio.rounds < MIN_ROUNDS:
-        reason, needed = f"{number_of(ratio.rounds, 'replicate')}, a verdict needs {MIN_ROUNDS}", MIN_ROUNDS
-    elif ratio.high is not None and ratio.high <= 1 + PRACTICAL_FRAC:
-        return CellState.WITHIN_NOISE, f"no {slow_down}; it may be faster"
-    elif ratio.spread is not None:
-        needed = rounds_needed(ratio.spread, PRACTICAL_FRAC)
-    if needed is None:
-        advice = f"; {MOST_ROUNDS} replicates on each side would not decide it here"
+        sign += f"; {number_of(ratio.rounds, 'replicate')}, a verdict needs {MIN_ROUNDS}"
+        needed: int | None = MIN_ROUNDS
     else:
-        more = max(0, needed - ratio.rounds)
-        advice = f"; {number_of(more, 'more replicate')} on each side would decide it" if more else ""
-    return CellState.INCONCLUSIVE, reason + advice
+        needed = None if ratio.spread is None else rounds_needed(ratio.spread, PRACTICAL_FRAC)
+    if needed is None:
+        return (
+            CellState.INCONCLUSIVE,
+            f"{sign}; {MOST_ROUNDS} replicates on each side would not decide it here",
+        )
+    more = max(0, needed - ratio.rounds)
+    advice = f"; {number_of(more, 'more replicate')} on each side would decide it" if more else ""
+    return CellState.INCONCLUSIVE, sign + advice

@@ -257,8 +257,8 @@ def check(
 
     Times get a verdict where the runs were interleaved ('bench --against').
 
-    Exit codes: 0 no regression, 1 regression, 3 not comparable, 4 inconclusive, 5 failed or missing cells, or nothing
-    measured.
+    Exit codes: 0 no sign of a regression, 1 regression, 3 not comparable, 4 perhaps slower, 5 failed or missing cells,
+    or nothing measured. The terminal shows the cells that changed; --markdown and --json have all.
     """
     with exit_codes():
         from storebench.check.judge import judge
@@ -272,18 +272,22 @@ def check(
             after, before = read_side(contender, baseline=False), read_side(baseline, baseline=True)
             results = judge(before, after, counters_only=counters_only)
             decided = outcome(results)
-        verdicts = verdict_table(results)
+        told = [result for result in results if not result.is_quiet]
+        quiet = [result for result in results if result.is_quiet]
         if markdown is not None:
-            lines = ["### storebench check", f"**{escaped(decided.summary)}**"]
-            lines += [verdicts.to_markdown()] if results else []
+            lines = ["### storebench check", f"**{escaped(decided.line)}**"]
+            lines += [verdict_table(told).to_markdown()] if told else []
+            folded = f"<summary>{number_of(len(quiet), 'cell')} without a sign of change</summary>"
+            rest = verdict_table(quiet).to_markdown()
+            lines += [f"<details>{folded}\n\n{rest}\n</details>"] if quiet else []
             write_whole(markdown, "\n\n".join(lines))
         if as_json:
             cells = [dataclasses.asdict(result) for result in results]
             put_json({"outcome": dataclasses.asdict(decided), "cells": cells})
         else:
-            if results:
-                write_out(drawn(verdicts) + "\n")
-            put(decided.summary)
+            put(decided.line)
+            if told:
+                write_out(drawn(verdict_table(told)) + "\n")
         raise typer.Exit(decided.exit_code)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from storebench.check.sides import read_side
 from tests.support.checked import run
 from tests.support.quick_cli import storebench
 
@@ -21,6 +22,12 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = storebench(place, "run", *words, "--replicates", "3", "--stores", "stores", "--out", place / "run")
     assert done.returncode == 0, done.stderr
     return place / "run"
+
+
+def test_each_replicate_has_a_quickest_batch(measured: Path) -> None:
+    [cell] = read_side(measured, baseline=True).cells.values()
+    assert cell.quickest.keys() == cell.seconds.keys() == {0, 1, 2}
+    assert all(0 < cell.quickest[number] < cell.seconds[number] for number in cell.seconds)
 
 
 @pytest.mark.parametrize("side", [0, 1])

@@ -47,10 +47,12 @@ def test_json_holds_everything_and_markdown_the_same_table(sides: tuple[Path, Pa
     assert states == {"lmdb": "worse", "png": "within noise", "hdf5": "missing", "leveldb": "new"}
     assert 1.4 < cells["lmdb"]["low"] < cells["lmdb"]["ratio"] < cells["lmdb"]["high"] < 1.6
     text = comment.read_text()
-    assert text.startswith("### storebench check\n\n**missing, 1 of 4 cells: cifar10/hdf5/")
-    assert [row.split("/")[1] for row in text.splitlines() if row.startswith("| cifar10/")] == [
-        *("lmdb", "hdf5", "leveldb", "png")
+    assert text.startswith("### storebench check\n\n**LMDB 1.5")
+    told, folded = text.split("<details>")
+    rows = [
+        [row.split("|")[1].strip() for row in part.splitlines() if " | " in row] for part in (told, folded)
     ]
+    assert [names[2:] for names in rows] == [["LMDB", "HDF5", "LevelDB"], ["PNG files"]]
 
 
 def test_two_sides_of_the_same_code_have_an_outcome_as_well(tmp_path: Path) -> None:
@@ -63,6 +65,19 @@ def test_two_sides_of_the_same_code_have_an_outcome_as_well(tmp_path: Path) -> N
     assert out.strip() in comment.read_text()
     code, out, _ = run(*sides, "--json")
     assert (json.loads(out)["outcome"]["exit_code"], json.loads(out)["cells"]) == (0, [])
+
+
+def test_the_first_line_is_the_outcome_and_cells_without_a_change_have_no_row(
+    sides: tuple[Path, Path],
+) -> None:
+    code, out, err = run(*sides)
+    assert (code, err) == (5, "")
+    assert out.startswith("LMDB 1.5")
+    assert ("times slower [" in out, "; HDF5: the baseline has it" in out, "PNG" in out) == (
+        True,
+        True,
+        False,
+    )
 
 
 def test_a_comment_is_whole_or_as_it_was(
