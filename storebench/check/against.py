@@ -6,7 +6,7 @@ import json
 import secrets
 import subprocess
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from storebench.analysis.comparison import MIN_ROUNDS
@@ -65,15 +65,16 @@ def run_against(
 
     Both sides run the revision's version of the file `source`, if there is one, so that no change hides a cell.
     """
-    root = find_root()
+    root, sources = find_root(scenario.cells())
     commit = commit_of(root, ref)
     sides = Sides(baseline=out / "baseline", contender=out / "contender", commit=commit, repository=root)
+    began_s, pairing = time.monotonic(), secrets.token_hex(8)
     with contextlib.ExitStack() as running:
         running.enter_context(claimed(out))
         for folder in (sides.baseline, sides.contender):
             if folder.exists():
                 raise OutputError("there is already a run here", where=folder, hint="Name another --out.")
-        say(named(root, commit))
+        say(named(root, sources, commit))
         worktree, scratch = running.enter_context(checked_out(root, commit, say))
         scenario = in_rounds(_revised(source, scenario, root, worktree, say), replicates, budget_s)
         # A side that repeated a replicate by itself would not run beside the other one.
@@ -84,13 +85,13 @@ def run_against(
         allowed = permitted(scenario, cells, stores)
         for line in allowed.lines():
             say(line)
-        codes = side_codes(root, worktree, scratch)
+        codes = side_codes(root, worktree, scratch, sources)
         folders = (sides.baseline, sides.contender)
         for code, folder in zip(codes, folders, strict=True):
-            say(f"{folder.name}: commit {code.facts.commit or None}, digest {code.facts.digest}")
-        if codes[0].facts.digest == codes[1].facts.digest:
+            say(f"{folder.name}: commit {code.facts.commit or None}, digest {code.digest}")
+        if codes[0].digest == codes[1].digest:
             say("both sides are the same code: nothing to measure")
-            _pair_up(sides, codes, same=True)
+            _pair_up(sides, codes, Pairing(pairing=pairing, same=True))
             return sides
         places = (stores / f"against-{commit[:12]}", stores)
         processes = [
@@ -99,14 +100,16 @@ def run_against(
             )
             for code, folder, place in zip(codes, folders, places, strict=True)
         ]
-        _pair_up(sides, codes)
-        _interleave(processes, scenario, allowed.cells, budget_s, say)
+        _pair_up(sides, codes, Pairing(pairing=pairing))
+        end_s = None if budget_s is None else began_s + budget_s
+        if ended := _interleave(processes, scenario, allowed.cells, end_s, say):
+            _pair_up(sides, codes, Pairing(pairing=pairing, ended=tuple(cell.cell_id for cell in ended)))
     return sides
 
 
-def named(root: Path, commit: str) -> str:
+def named(root: Path, sources: Sequence[Path], commit: str) -> str:
     """Return in words what is compared."""
-    return f"storebench in {root}: revision {commit[:12]} against the working tree"
+    return f"{', '.join(source.stem for source in sources)} in {root}: revision {commit[:12]} against the working tree"
 
 
 def in_rounds(scenario: Scenario, replicates: int | None, budget_s: float | None) -> Scenario:
@@ -132,36 +135,71 @@ def _revised(source: Path | None, scenario: Scenario, root: Path, worktree: Path
 
 
 def _interleave(
-    processes: "Sequence[_Side]", scenario: Scenario, cells: Sequence[Cell], budget_s: float | None, say: Say
-) -> None:
-    """Let both sides run every replicate, one after the other, taking turns at running first."""
+    processes: "Sequence[_Side]", scenario: Scenario, cells: Sequence[Cell], end_s: float | None, say: Say
+) -> list[Cell]:
+    """Let both sides run every replicate, one after the other, taking turns at running first.
+
+    Return the cells for whose fewest rounds there is no time until `end_s`, which have ended early.
+    """
     positions = {cell.cell_id: position for position, cell in enumerate(scenario.cells())}
-    started, done, number = time.monotonic(), 0, 0
+    started, number, done, start_s = time.monotonic(), 0, 0, 0.0
+    going, ended, took_s = list(cells), list[Cell](), dict[Cell, float]()
     while done < scenario.replicates:
-        spent_s = time.monotonic() - started
-        if budget_s is not None and done >= MIN_ROUNDS and spent_s * (done + 1) / done > budget_s:
-            break
-        for item in round_of(cells, done, scenario.seed):
-            spent = format_duration(time.monotonic() - started)
+        if end_s is not None and done:
+            left_s = end_s - time.monotonic()
+            if done >= MIN_ROUNDS and start_s + sum(took_s[cell] for cell in going) > left_s:
+                break
+            round_s = left_s / max(1, MIN_ROUNDS - done) - start_s
+            fitting = _fitting(going, took_s, round_s, scenario.priorities) if done < MIN_ROUNDS else going
+            for cell in going:
+                if cell not in fitting:
+                    say(f"no time for {label_of(cell)}: a round of it takes {format_duration(took_s[cell])}")
+                    ended.append(cell)
+            going = fitting
+        began_s = time.monotonic()
+        for process in processes:
+            process.ask(f"start {done}")  # both import at the same time
+        for process in processes:
+            process.expect()
+        start_s = time.monotonic() - began_s
+        for item in round_of(going, done, scenario.seed):
+            began_s = time.monotonic()
+            spent = format_duration(began_s - started)
             say(
                 f"replicate pair {number + 1}, after {spent}: {label_of(item.cell)}, replicate {item.replicate}"
             )
             for process in processes if number % 2 == 0 else reversed(processes):
-                process.run(positions[item.cell.cell_id], item.replicate)
+                process.ask(f"{positions[item.cell.cell_id]} {item.replicate}")
+                process.expect()
             number += 1
+            took_s[item.cell] = time.monotonic() - began_s
         done += 1
-    took_s = time.monotonic() - started
-    each = format_duration(took_s / done)
-    say(f"{number_of(done, 'round')} took {format_duration(took_s)}; another one takes about {each}")
+    each = format_duration(start_s + sum(took_s[cell] for cell in going))
+    say(
+        f"{number_of(done, 'round')} took {format_duration(time.monotonic() - started)}; "
+        f"another one takes about {each}"
+    )
+    return ended
 
 
-def _pair_up(sides: Sides, codes: Sequence[SideCode], *, same: bool = False) -> None:
+def _fitting(
+    cells: Sequence[Cell], took_s: Mapping[Cell, float], round_s: float, priorities: Mapping[Cell, int]
+) -> list[Cell]:
+    """Return the cells whose round fits into `round_s`: those of the lowest priority number first, and at least one."""
+    fitting: list[Cell] = []
+    for cell in sorted(cells, key=lambda cell: priorities[cell]):
+        if fitting and sum(took_s[each] for each in (*fitting, cell)) > round_s:
+            break
+        fitting.append(cell)
+    return fitting
+
+
+def _pair_up(sides: Sides, codes: Sequence[SideCode], about: Pairing) -> None:
     """Record in both runs that they belong together, so that a check pairs their rounds."""
-    pairing = secrets.token_hex(8)
     for folder, code in zip((sides.baseline, sides.contender), codes, strict=True):
         folder.mkdir(exist_ok=True)
-        about = Pairing(pairing=pairing, same=same, code=code.facts)
-        write_whole(folder / PAIRING_NAME, about.model_dump_json(indent=2) + "\n")
+        text = about.model_copy(update={"code": code.facts}).model_dump_json(indent=2)
+        write_whole(folder / PAIRING_NAME, text + "\n")
 
 
 def _job(
@@ -183,7 +221,7 @@ def _job(
 
 
 class _Side:
-    """A process of one revision that runs one replicate of one cell per request."""
+    """A process of one revision that answers each request."""
 
     def __init__(self, process: "subprocess.Popen[str]", folder: Path) -> None:
         self._process, self._folder = process, folder
@@ -200,13 +238,12 @@ class _Side:
                 hint="Its own message is above; can that revision run this scenario?",
             )
 
-    def run(self, position: int, replicate: int) -> None:
-        """Run one replicate of the cell at a position of the scenario."""
+    def ask(self, request: str) -> None:
+        """Let it run a replicate ("POSITION REPLICATE"), or prepare a round ("start ROUND")."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(f"{position} {replicate}\n")
+            self._process.stdin.write(f"{request}\n")
             self._process.stdin.flush()
-        self.expect()
 
 
 @contextlib.contextmanager

@@ -1,6 +1,6 @@
 """The code of each side of `bench --against`: a revision in a temporary worktree, the working tree, and their proof.
 
-Each side has a virtual environment whose path has a link to the side's package and then the libraries of this
+Each side has a virtual environment whose path has links to the side's packages and then the libraries of this
 interpreter, but no folder of a checkout: nothing else there is imported, such as a module named like a library.
 """
 
@@ -12,29 +12,44 @@ import subprocess
 import sys
 import sysconfig
 import venv
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from storebench.errors import OutputError, UsageError
+from storebench.formats.origin import plugin_package
 from storebench.probes.code import checkout_of, code_digest, git_environment, package_folder
-from storebench.record.schema import CodeFacts
+from storebench.record.schema import Cell, CodeFacts
 from storebench.system.kernel import LIBRARY
 from storebench.system.progress import Say
 from storebench.system.scratch import scratch_folder
 
+OWN = Path("storebench")
 
-def find_root() -> Path:
-    """Return the checkout to compare: the current folder's if that is storebench, else the running storebench's."""
+
+def find_root(cells: Iterable[Cell] = ()) -> tuple[Path, list[Path]]:
+    """Return the checkout to compare, and its packages and modules, relative to it.
+
+    It is the current folder's if that has storebench, or else the package of a cell's format; otherwise the running
+    storebench's.
+    """
+    plugins = sorted({plugin_package(cell.backend.format) for cell in cells} - {""})
+    plugins += [f"{name}.py" for name in plugins]
+    places = [OWN, *(Path(base, name) for base in ("", "src") for name in plugins)]
     for folder in (Path.cwd(), package_folder()):
         with contextlib.suppress(OutputError):
             root = Path(git(folder, "rev-parse", "--show-toplevel")).resolve()
-            if (root / "storebench" / "__init__.py").is_file():
-                return root
+            sources = [
+                place
+                for place in places
+                if (root / place).is_file() or (root / place / "__init__.py").is_file()
+            ]
+            if sources:
+                return root, sources
     raise UsageError(
         "this storebench is installed, not checked out, so it has no revisions to compare",
         where=package_folder(),
-        hint="Change into a checkout of storebench.",
+        hint="Change into a checkout of storebench, or of the package of a format that the scenario names.",
     )
 
 
@@ -102,6 +117,8 @@ class SideCode:
     """Folder that holds the imported storebench package."""
     facts: CodeFacts
     """Code facts that its records must contain."""
+    digest: str
+    """Digest of all that is compared."""
 
 
 def side_environment() -> dict[str, str]:
@@ -112,23 +129,31 @@ def side_environment() -> dict[str, str]:
     return {**kept, "PYTHONSAFEPATH": "1", "PYTHONNOUSERSITE": "1"}
 
 
-def side_codes(root: Path, worktree: Path, scratch: Path) -> tuple[SideCode, SideCode]:
-    """Return the code of both sides: the worktree's and the working tree's."""
+def side_codes(
+    root: Path, worktree: Path, scratch: Path, sources: Sequence[Path] = (OWN,)
+) -> tuple[SideCode, SideCode]:
+    """Return the code of both sides: the worktree's and the working tree's; `sources` are what `find_root` returns."""
     sides = []
     for name, tree in (("baseline", worktree), ("contender", root)):
-        package = tree / "storebench"
-        python = _borrowing(scratch / name, package, [root, worktree])
-        facts = CodeFacts(digest=code_digest(package), commit=str(checkout_of(package)))
-        sides.append(SideCode(python=python, tree=tree, facts=facts))
+        packages = [tree / source for source in sources if (tree / source).exists()]
+        package = tree / OWN if OWN in sources else package_folder()
+        python = _borrowing(scratch / name, packages, [root, worktree])
+        digests = [code_digest(other) for other in packages if other != package]
+        facts = CodeFacts(
+            digest=code_digest(package), commit=str(checkout_of(*packages)), plugin=" ".join(digests)
+        )
+        digest = code_digest(*packages)
+        sides.append(SideCode(python=python, tree=package.parent, facts=facts, digest=digest))
     return sides[0], sides[1]
 
 
-def _borrowing(environment: Path, package: Path, checkouts: Sequence[Path]) -> Path:
-    """Return an interpreter that imports a package and installed libraries, but nothing else of `checkouts`."""
+def _borrowing(environment: Path, packages: Sequence[Path], checkouts: Sequence[Path]) -> Path:
+    """Return an interpreter that imports packages and installed libraries, but nothing else of `checkouts`."""
     venv.create(environment, symlinks=True, with_pip=False)
     links = environment / "own"
     links.mkdir()
-    (links / package.name).symlink_to(package.resolve())
+    for package in packages:
+        (links / package.name).symlink_to(package.resolve())
     show_path = (sys.executable, "-P", "-c", "import json, sys; print(json.dumps(sys.path))")
     done = subprocess.run(show_path, capture_output=True, text=True, check=True, cwd="/")
     standard = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}

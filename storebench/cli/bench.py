@@ -166,7 +166,8 @@ def bench(
 
         if dry_run:
             if against is not None:
-                say(f"{named(root := find_root(), commit_of(root, against))}; each side:")
+                root, sources = find_root(cells)
+                say(f"{named(root, sources, commit_of(root, against))}; each side:")
                 loaded = in_rounds(loaded, replicates, budget_s).model_copy(update={"budget": budget})
             print_plan(loaded, cells, place, as_json=as_json)
             return

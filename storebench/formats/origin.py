@@ -51,18 +51,24 @@ def refuse_other_code(records: Iterable[Record], folder: Path) -> None:
 @functools.cache
 def plugin_facts(format_name: str) -> str:
     """Return "NAME COMMIT DIGEST" of the package that registered a format; "" for a built-in one."""
-    if format_name in BUILTIN or format_name in REFERENCES:
+    package = plugin_package(format_name)
+    if not package:
         return ""
-    # If two packages add the same name, the registry uses the last.
-    points = [point for point in plugin_points() if point.name == format_name]
-    if not points:
-        return ""
-    point = points[-1]
-    spec = importlib.util.find_spec(point.module.partition(".")[0])
+    spec = importlib.util.find_spec(package)
     commit, digest = "", NO_COMMIT
     if spec is not None and spec.origin is not None:
         file = Path(spec.origin).resolve()
         source = file.parent if spec.submodule_search_locations else file
         commit, digest = str(checkout_of(source)), code_digest(source)
-    distribution = point.dist.name if point.dist is not None else point.module
-    return f"{distribution} {commit or NO_COMMIT} {digest}"
+    points = [point.dist.name for point in plugin_points() if point.name == format_name and point.dist]
+    return f"{points[-1] if points else package} {commit or NO_COMMIT} {digest}"
+
+
+def plugin_package(format_name: str) -> str:
+    """Return the top-level package or module that a format comes from; "" for a built-in one."""
+    if format_name in BUILTIN or format_name in REFERENCES:
+        return ""
+    # If two packages add the same name, the registry uses the last.
+    modules = [point.module for point in plugin_points() if point.name == format_name]
+    modules += [format_name] if not modules and "." in format_name else []
+    return modules[-1].partition(".")[0] if modules else ""

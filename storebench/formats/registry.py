@@ -12,6 +12,7 @@ from storebench.codecs.decoders import DECODERS, DEFAULT_DECODER, has_library
 from storebench.codecs.registry import DECODER, SCALE, codec_named, has_decoders
 from storebench.errors import PLYVEL, MissingDependencyError, UnknownNameError, UsageError, install_line
 from storebench.formats.base import Format, FormatInfo, Reader, Traits
+from storebench.formats.functions import module_format
 from storebench.formats.options import as_text
 from storebench.record.manifest import Manifest
 from storebench.settings.backend import STREAM, Backend
@@ -120,18 +121,18 @@ def is_installed(name: str) -> bool:
 @functools.cache
 def get_format(name: str) -> Format:
     entry = BUILTIN.get(name) or REFERENCES.get(name) or entry_points().get(name)
-    if entry is None:
+    if entry is None and "." not in name:
         raise UnknownNameError.of("format", name, [*format_names(), *REFERENCES, *ALIASES])
     try:
-        format_class = entry.load()
+        format_class = entry.load() if entry else module_format(name)
     except ModuleNotFoundError as error:
         raise MissingDependencyError(
             f"the format {name!r} needs the library {error.name!r}, which is not installed",
-            hint=entry.install and f"Run: {entry.install}.",
+            hint=f"Run: {entry.install}." if entry and entry.install else None,
         ) from error
     if not (isinstance(format_class, type) and issubclass(format_class, Format)):
         raise UsageError(
-            f"{entry.target} is no format",
+            f"{entry.target if entry else name} is no format",
             where=name,
             hint="The entry point of its package must name a subclass of storebench.formats.base.Format.",
         )

@@ -114,8 +114,9 @@ def execute(
     retry_failed: bool = False,
     watcher: Watcher | None = None,
     leader: Leader | None = None,
+    server: ForkServer | None = None,
 ) -> list[Record]:
-    """Run the remaining replicates of `run` and return all new records."""
+    """Run the remaining replicates of `run`, as forks of `server` if there is one, and return all new records."""
     watcher = watcher or Silent()
     began_s = time.monotonic()
     running_digest()  # before the first cell, so that a change of the code during the run is detected
@@ -136,7 +137,8 @@ def execute(
             raise
         if leader is not None:
             leader.wait_for_nodes(run.scenario.timeout_s)
-        with contextlib.ExitStack() as places, ForkServer() as server:
+        with contextlib.ExitStack() as places:
+            server = server or places.enter_context(ForkServer())
             _put_in_place(prepared, watcher, places)
             rounds = _Rounds(
                 run=run,

@@ -87,10 +87,7 @@ class ForkServer:
 
         Hash seed and addresses differ between rounds only.
         """
-        if self._round != number or self._process is None or self._process.poll() is not None:
-            self.close()
-            self._round, self._process = number, self._started(log)
-        process = self._process
+        process = self.start(number, log, within_s)
         assert process.stdin is not None
         request = {"job": str(job), "log": str(log), "variables": variables, "namespace": namespace}
         with contextlib.suppress(BrokenPipeError):  # it has ended, and `Fork` finds its exit code
@@ -100,6 +97,16 @@ class ForkServer:
         except BaseException:
             self.close()
             raise
+
+    def start(self, number: int, log: Path, within_s: float) -> "subprocess.Popen[bytes]":
+        """Return the interpreter of round `number`, once it has imported everything."""
+        if self._round != number or self._process is None or self._process.poll() is not None:
+            self.close()
+            self._round, self._process = number, self._started(log)
+            assert self._process.stdout is not None
+            if select.select([self._process.stdout], [], [], within_s)[0]:
+                self._process.stdout.readline()
+        return self._process
 
     def cpu_s(self) -> float:
         """Return the CPU seconds of all that descends from this process, as servers of places do; once closed, 0."""
@@ -137,10 +144,11 @@ class ForkServer:
 
 
 def serve(main: Callable[[Sequence[str]], int]) -> int:
-    """Fork a process for each request on standard input; answer with its id, and its exit code when it ends."""
+    """Answer once; fork a process for each request on standard input, answer with its id, and its exit code at its end."""
     end_with_starter(signal.SIGTERM)
     for cached in (running_digest, running_checkout):  # of the code that has just been imported
         cached()
+    os.write(1, b"0\n")
     for line in sys.stdin.buffer:
         request, variables = json.loads(line), started_here({})
         if not (pid := os.fork()):

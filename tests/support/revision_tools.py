@@ -1,5 +1,6 @@
 """A clone of this checkout to compare revisions of, with slow-downs planted into it."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -58,11 +59,12 @@ def plant(path: Path, name: str, seconds: float) -> None:
         file.write(SLOW.format(name=name, seconds=seconds))
 
 
-def storebench(folder: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
+def storebench(folder: Path, *words: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run the command line in a folder, whose storebench is the one that runs where it has one."""
     return subprocess.run(
         [sys.executable, "-m", "storebench", *map(str, words)],
         cwd=folder,
+        env=os.environ | variables,
         capture_output=True,
         text=True,
         timeout=1100,

@@ -21,6 +21,7 @@ from storebench.probes.code import code_digest
 from storebench.record.lines import read_records
 from storebench.run.scenario import Scenario
 from storebench.system.kernel import LIBRARY, load_kernel
+from tests.docs.doc_files import fences
 from tests.support.quick_cli import storebench as quick_storebench
 from tests.support.revision_tools import ROOT, clone_here, commit, git, plant, storebench
 
@@ -104,6 +105,43 @@ def test_a_slow_down_is_seen_and_no_edit_of_the_scenario_hides_it(untouched: Pat
     assert {r.code.digest for r in second if r.code} == {code_digest(package)}
     assert {result.label: result.state for result in verdicts(out)} == {READER: CellState.WORSE}
     assert quick_storebench(untouched, "check", out / "baseline", out / "contender").returncode == 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_functions_of_a_library_are_compared_in_its_repository(tmp_path: Path) -> None:
+    library, out = tmp_path / "library", tmp_path / "out"
+    module = library / "src" / "photo_readers" / "by_lmdb.py"
+    module.parent.mkdir(parents=True)
+    [example] = [fence.text for fence in fences(ROOT / "docs" / "ci.md") if fence.language == "python"]
+    module.write_text(example)
+    (module.parent / "__init__.py").touch()
+    backend = "photo_readers.by_lmdb:make_reader"
+    write_scenario(library / "gate.toml", f'backends = ["{backend}", "memory:python"]\n{EMULATED}')
+    git(library, "init", "--quiet")
+    before = commit(library, "Read by LMDB")
+    module.write_text(example.replace("[txn.get", "[time.sleep(0.002) or txn.get") + "\nimport time\n")
+    places = os.pathsep.join([str(library / "src"), os.environ.get("PYTHONPATH", str(ROOT))])
+    words = (
+        "--against",
+        "HEAD",
+        "--out",
+        out,
+        "--stores",
+        tmp_path / "stores",
+        "--only",
+        "photo_readers.by_lmdb",
+    )
+    done = storebench(library, "bench", "gate.toml", *words, "--rounds", "5", PYTHONPATH=places)
+    assert done.returncode == 0, done.stderr
+    assert f"photo_readers in {library}: revision {before[:12]} against the working tree" in done.stderr
+    first, second = read_records(out / "baseline"), read_records(out / "contender")
+    assert len({r.code.digest for r in first + second if r.code}) == 1
+    plugins = [{r.code.plugin for r in side if r.code} for side in (first, second)]
+    digest = code_digest(module.parent)
+    assert [plugin.split()[0] for [plugin] in plugins] == ["photo_readers"] * 2
+    assert [plugin.split()[2] == digest for [plugin] in plugins] == [False, True]
+    assert [result.state for result in verdicts(out)] == [CellState.WORSE]
 
 
 @pytest.fixture(scope="module")
@@ -232,10 +270,10 @@ def test_the_current_folders_checkout_is_compared_if_it_is_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clone: Path
 ) -> None:
     monkeypatch.chdir(clone / "docs")
-    assert find_root() == clone
+    assert find_root()[0] == clone
     git(tmp_path, "init", "--quiet")
     monkeypatch.chdir(tmp_path)
-    assert find_root() == ROOT
+    assert find_root()[0] == ROOT
     monkeypatch.setattr("storebench.check.side_code.package_folder", lambda: tmp_path)
     with pytest.raises(UsageError, match="installed, not checked out"):
         find_root()
