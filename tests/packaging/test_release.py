@@ -59,7 +59,7 @@ def test_the_action_fails_where_it_is_asked_to(fail_on: str, codes: dict[int, in
         folder.mkdir()
         done = gate(folder, FAIL_ON=fail_on, CODE=str(code))
         assert done.returncode == wanted, done.stderr
-        assert ("::warning" in done.stdout) == (code != wanted)
+        assert ("::error" in done.stdout) == (code == 1)
         if (folder / "out" / "check.md").exists():
             assert (folder / "summary").read_text() == "verdicts\n"
 
