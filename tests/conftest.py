@@ -42,6 +42,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell's background jobs ignore interrupts, and every process that a test starts and interrupts would, too.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+if multiprocessing.get_start_method() == "forkserver":
+    # The default from Python 3.14 on, with which a worker imports torch anew. Tests of ways to start workers name theirs.
+    multiprocessing.set_start_method("fork", force=True)
+
 gc.disable()  # until all tests are collected: the collector would go through all imported modules again and again
 
 WRITES_NO_BYTECODE = sys.dont_write_bytecode

@@ -10,6 +10,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from pickle import PicklingError
 from typing import Any
 
 import numpy as np
@@ -278,7 +279,7 @@ class TestErrors:
             list(Loader(dataset, 8, workers, kind=kind, transform=Failing(end)))
 
     def test_a_result_that_cannot_be_sent_is_reported(self, dataset: StoreDataset) -> None:
-        with pytest.raises((AttributeError, RuntimeError), match="pickle"):
+        with pytest.raises((AttributeError, RuntimeError, PicklingError), match="pickle"):
             list(Loader(dataset, 8, 1, transform=Failing()))
 
     @pytest.mark.parametrize("persistent", [False, True])

@@ -236,5 +236,6 @@ def test_a_batch_that_cannot_be_handed_over_ends_the_epoch(
         timeout=60,
         check=False,
     )
-    told = "9 batches" if loader == "ring" else "CellFailedError a worker could not hand over a batch"
+    served = loader == "ring" or sys.version_info >= (3, 14)  # which puts its sockets elsewhere then
+    told = "9 batches" if served else "CellFailedError a worker could not hand over a batch"
     assert told in done.stdout, done.stderr
