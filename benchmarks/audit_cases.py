@@ -1,6 +1,8 @@
 """Loaders with a planted fault, and sound ones, that the audit is held against."""
 
 import random
+import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,10 +25,11 @@ from torch.utils.data import (
 )
 
 import storebench
-import storebench.auditing.torch_hooks
-from storebench.auditing.audit_report import AuditReport, report_of
-from storebench.auditing.checks import FaultKind, Served
-from storebench.auditing.watching import watch
+from storebench.auditing.audit_report import AuditReport, FaultKind
+from storebench.auditing.checks import report_of
+from storebench.auditing.log import Logs
+from storebench.profiling import torch_loaders  # noqa: F401 - watches from its import on
+from storebench.profiling.watch import watchers
 
 COUNT, CLASSES, BATCH = 600, 20, 32
 Make = Callable[[], AuditReport]
@@ -216,13 +219,15 @@ def audited(
     loader: Any, *, before_epoch: Callable[[], object] = lambda: None, steps: int | None = None
 ) -> AuditReport:
     """Audit two epochs of a loop as those of a script are audited."""
-    with watch.watching(None) as logs:
-        for _ in range(2):
-            before_epoch()
-            for step, _batch in enumerate(loader, start=1):
-                if step == steps:
-                    break
-    return report_of(Served(logs))
+    logs = Logs()
+    watchers.append(logs.log_of)
+    for _ in range(2):
+        before_epoch()
+        for step, _batch in enumerate(loader, start=1):
+            if step == steps:
+                break
+    watchers.remove(logs.log_of)
+    return report_of(logs[:1])
 
 
 def validated() -> AuditReport:
@@ -362,8 +367,57 @@ SOUND: dict[str, Make] = {
 }
 
 
+class Light(Dataset[tuple[torch.Tensor, int]]):
+    """A million small images in memory, each of which takes some microseconds."""
+
+    def __init__(self) -> None:
+        self.images = np.zeros((1000, 28, 28), np.uint8)
+
+    def __len__(self) -> int:
+        return 1_000_000
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        image = torch.from_numpy(self.images[index % 1000]).float().div_(255.0)
+        return image.sub_(0.13).div_(0.31)[2:26, 2:26].flip(1), index % 10
+
+
+def cost(workers: int) -> str:
+    """Measure two epochs of a light dataset without the audit and with it, in turn."""
+    loader, logs, seconds = (
+        load(Light(), batch_size=256, shuffle=True, num_workers=workers),
+        Logs(),
+        [0.0, 0.0],
+    )
+    for turn in range(4):
+        watchers[:] = [logs.log_of] * (turn % 2)
+        began = time.perf_counter()
+        for _ in loader:
+            pass
+        seconds[turn % 2] += time.perf_counter() - began
+    watchers.clear()
+    arrays = [
+        getattr(epoch, name) for epoch in logs[0].epochs for name in ("numbers", "labels", "sizes", "workers")
+    ]
+    held, count = sum(map(sys.getsizeof, arrays)), len(logs[0].epochs[0].order)
+    began = time.perf_counter()
+    report = report_of(logs)
+    took = time.perf_counter() - began
+    if report.exit_code:
+        raise SystemExit(str(report))
+    each_us, more = 1e6 * seconds[0] / 2 / count, seconds[1] / seconds[0] - 1
+    return f"| {workers} | {count:,} | {each_us:.1f} | {more:+.1%} | {held / count:.1f} | {took:.1f} |"
+
+
 def main() -> int:
     """Print one row per case; the exit code is 1 if a fault was not named, or a sound loader accused."""
+    if "--cost" in sys.argv:
+        print(
+            "| workers | samples | µs per sample | longer with the audit | bytes held per sample | report (s) |"
+        )
+        print("|---:|---:|---:|---:|---:|---:|")
+        for workers in (0, 2):
+            print(cost(workers), flush=True)
+        return 0
     rows = [(name, {kind}, make()) for name, (kind, make) in FAULTY.items()]
     rows += [(name, set(), make()) for name, make in SOUND.items()]
     wrong = 0

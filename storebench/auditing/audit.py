@@ -1,21 +1,16 @@
 """Audit any loader: `storebench.audit`."""
 
 import contextlib
-import copy
 import importlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from storebench.arrays import Integers
-from storebench.auditing.audit_report import AuditReport, report_of
-from storebench.auditing.checks import Fault, FaultKind, Served, samples
-from storebench.auditing.epochs import LoaderFacts, LoaderLog
-from storebench.auditing.fetching import made_of
-from storebench.auditing.samples import Key, by_content, rows_of
-from storebench.auditing.watching import watch
+from storebench.auditing.audit_report import AuditReport, Fault, FaultKind, Finding, Row
+from storebench.auditing.checks import report_of, samples, starts_differ
+from storebench.auditing.log import LoaderFacts, LoaderLog
+from storebench.auditing.samples import Key, content_digest
 
 
 def audit(
@@ -25,6 +20,7 @@ def audit(
     key: Key = None,
     resume: Callable[[Any], Iterable[Any]] | None = None,
     against: Iterable[Any] | None = None,
+    repeat: Callable[[], Iterable[Any]] | None = None,
     set_epoch: Callable[[int], object] | None = None,
 ) -> AuditReport:
     """Drain a loader, and report whether it serves each sample once, well shuffled, and the right ones after a resume.
@@ -47,6 +43,8 @@ def audit(
     against
         A loader that should have no sample in common with this one, as that of the validation data. Samples are
         compared by `key`, else by their content.
+    repeat
+        Seeds, and makes the loader, as a program does at its start: two epochs from two starts should be the same.
     set_epoch
         Called with its number before each epoch, as your loop does.
 
@@ -59,29 +57,13 @@ def audit(
     >>> report.faults
     ()
     """
-    loader = _fresh(loader)
-    log = LoaderLog(LoaderFacts(has_key=key is not None))
-    for epoch in range(epochs):
-        if set_epoch is not None:
-            set_epoch(epoch)
-        log = _drain(loader, key, log)
-    found = _Trials()
-    if resume is not None or hasattr(loader, "load_state_dict"):
-        _try_resume(loader, resume, key, log, found)
-    else:
-        found.rows.append(("resume", "not tried (no state_dict)"))
+    log = _drain(loader, key, epochs=epochs, before=set_epoch)
+    trials = list(_resume(loader, resume, key, log))
     if against is not None:
-        _try_overlap(loader, against, key, log, found)
-    return report_of(Served([log]), found.faults, found.rows, found.doubts)
-
-
-@dataclass
-class _Trials:
-    """What trials beyond the epochs have found."""
-
-    faults: list[Fault] = field(default_factory=list)
-    rows: list[tuple[str, str]] = field(default_factory=list)
-    doubts: list[str] = field(default_factory=list)
+        trials += _overlap(loader, against, key)
+    if repeat is not None:
+        trials += starts_differ(*(_drain(repeat(), key).told() for _ in range(2)))
+    return report_of([log], *trials)
 
 
 def _is_torchs(loader: Any) -> bool:
@@ -94,140 +76,79 @@ def _is_torchs(loader: Any) -> bool:
     )
 
 
-def _fresh(loader: Any) -> Any:
-    """Return a loader without the persistent workers of earlier epochs, which no audit can look into."""
-    importlib.import_module("storebench.auditing.torch_hooks")
-    if not _is_torchs(loader):
-        return loader
-    loader = copy.copy(loader)
-    loader._iterator = None  # noqa: SLF001
-    with contextlib.suppress(TypeError, NotImplementedError):  # a stream without a length
-        len(loader)
-    return loader
+def _drain(
+    loader: Any,
+    key: Key,
+    *,
+    epochs: int = 1,
+    before: Callable[[int], object] | None = None,
+    after: Callable[[int], object] | None = None,
+) -> LoaderLog:
+    """Drain epochs of a loader; `before` is called before each, and `after` after each batch, with its number."""
+    importlib.import_module("storebench.profiling.torch_loaders")
+    is_torchs = _is_torchs(loader)
+    if is_torchs:
+        loader._iterator = None  # noqa: SLF001 - no persistent workers of earlier epochs, which no audit can look into
+        with contextlib.suppress(TypeError, NotImplementedError):  # a stream without a length
+            len(loader)
+    facts = LoaderFacts(loader if is_torchs else None)
+    log = LoaderLog(key, facts, epochs)
+    if is_torchs:
+        log.attach(loader)
+    for epoch in range(epochs):
+        if before is not None:
+            before(epoch)
+        for number, _ in enumerate(log.batches(loader), start=1):
+            if after is not None:
+                after(number)
+    if is_torchs:
+        loader._iterator = None  # noqa: SLF001
+    return log
 
 
-def _drain(loader: Iterable[Any], key: Key, log: LoaderLog) -> LoaderLog:
-    """Drain a loader for one epoch; return the log, with this epoch."""
-    if not _is_torchs(loader):
-        _drain_rows(loader, key, log)
-        return log
-    with watch.watching(key, log if log.epochs else None) as logs:
-        for _ in loader:
-            pass
-    return logs[0]
-
-
-def _drain_rows(loader: Iterable[Any], key: Key, log: LoaderLog) -> None:
-    log.begin()
-    taken = iter(loader)
-    while True:
-        before = log.asked()
-        try:
-            batch = next(taken)
-        except StopIteration:
-            log.end()
-            return
-        log.arrived(before)
-        rows = rows_of(batch)
-        log.note(batch, made_of(rows, None, key) if rows else None)
-
-
-def _try_resume(
-    loader: Any, resume: Callable[[Any], Iterable[Any]] | None, key: Key, log: LoaderLog, found: _Trials
-) -> None:
+def _resume(
+    loader: Any, resume: Callable[[Any], Iterable[Any]] | None, key: Key, log: LoaderLog
+) -> Iterator[Finding]:
     """Stop in the middle of an epoch, and compare the samples after a resume with those of the epoch that goes on."""
     half = len(log.seen[-1].sizes) // 2 if log.seen else 0
-    if not half:
-        found.rows.append(("resume", "not tried: an epoch has fewer than two batches"))
+    if resume is None and not hasattr(loader, "load_state_dict"):
+        yield Row("resume", "not tried (no state_dict)")
         return
-    whole, resumed = LoaderLog(log.facts), LoaderLog(log.facts)
-    states: list[Any] = []
-
-    def stopping() -> Iterator[Any]:
-        for place, batch in enumerate(loader, start=1):
-            yield batch
-            if place == half:
-                states.append(loader.state_dict())
-
-    _drain_rows(stopping(), key, whole)
+    if not half:
+        yield Row("resume", "not tried: an epoch has fewer than two batches")
+        return
+    states = dict[int, Any]()
+    whole = _drain(
+        loader, key, after=lambda number: number == half and states.update({0: loader.state_dict()})
+    )
     if resume is None:
         loader.load_state_dict(states[0])
-    _drain_rows(loader if resume is None else resume(states[0]), key, resumed)
-    if not whole.seen or not resumed.seen:
-        found.doubts.append("the resume cannot be told: its batches have no rows")
-        return
-    expected, got = whole.seen[-1], resumed.seen[-1].order
+    resumed = _drain(loader if resume is None else resume(states[0]), key)
+    (expected,), (got,) = whole.epochs, resumed.epochs
     served = sum(expected.sizes[:half])
     before, rest = expected.order[:served], expected.order[served:]
-    if not len(np.intersect1d(got, expected.order)) and not whole.keys and key is None:
-        found.doubts.append(
-            "the resume cannot be told: random augmentation hides which sample is which (key=)"
-        )
+    if not len(np.intersect1d(got.order, expected.order)) and not whole.keys and key is None:
+        yield "the resume cannot be told: random augmentation hides which sample is which (key=)"
         return
-    faults = list(_compared(before, rest, got))
-    found.faults += faults
-    found.rows.append(
-        ("resume", faults[0].text if faults else "goes on with the right samples, in their order")
-    )
-
-
-def _compared(before: Integers, rest: Integers, got: Integers) -> Iterator[Fault]:
-    repeats = len(np.intersect1d(before, np.setdiff1d(got, rest)))  # not those that were drawn twice
-    skips = len(np.setdiff1d(rest, got))
+    repeats = len(np.intersect1d(before, np.setdiff1d(got.order, rest)))  # not those that were drawn twice
+    skips = len(np.setdiff1d(rest, got.order))
     if repeats or skips:
-        text = f"a resume in the middle of an epoch repeats {samples(repeats)} and skips {samples(skips)}"
-    elif not np.array_equal(rest, got):
-        text = "a resume in the middle of an epoch goes on in another order"
-    else:
+        text = f"repeats {samples(repeats)} and skips {samples(skips)}"
+    elif np.array_equal(rest, got.order):
+        yield Row("resume", "goes on with the right samples, in their order")
         return
-    yield Fault(
-        FaultKind.RESUME, text, "save the place in the epoch and the state of its shuffle, of each worker"
-    )
-
-
-def _try_overlap(loader: Any, against: Any, key: Key, log: LoaderLog, found: _Trials) -> None:
-    """Compare the samples of two loaders: by their index in the one dataset that both read, by key, or by content."""
-    bases = [_base_of(side) for side in (loader, against)]
-    if key is None and log.seen and bases[0] is not None and bases[0] is bases[1]:
-        ours = _in_base(loader, log.seen[-1].order)
-        theirs, again = _in_base(against, _numbers(against, None)), ours
     else:
-        by = by_content if key is None else key
-        ours, theirs, again = (_numbers(side, by) for side in (loader, against, loader))
-    shared = np.intersect1d(ours, theirs)
-    if len(shared):
-        found.faults.append(
-            Fault(
-                FaultKind.OVERLAP,
-                f"{samples(len(shared))} are in both loaders",
-                "split the dataset before it is copied, augmented or cut",
-            )
-        )
-    elif len(ours) and not len(np.intersect1d(ours, again)):
-        found.doubts.append("random augmentation hides whether both loaders share samples (key=)")
+        text = "goes on in another order"
+    yield Fault(FaultKind.RESUME, f"a resume in the middle of an epoch {text}")
+
+
+def _overlap(loader: Any, against: Any, key: Key) -> Iterator[Finding]:
+    """Compare the samples of two loaders, by key or by content."""
+    by = content_digest if key is None else key
+    ours, theirs = (_drain(side, by).epochs[0].order for side in (loader, against))
+    if count := len(np.intersect1d(ours, theirs)):
+        yield Fault(FaultKind.OVERLAP, f"{samples(count)} are in both loaders")
+    elif not len(np.intersect1d(ours, _drain(loader, by).epochs[0].order)):
+        yield "random augmentation hides whether both loaders share samples (key=)"
     else:
-        found.rows.append(("overlap", "none" if key is not None else "none of equal content or index"))
-
-
-def _numbers(loader: Any, by: Key) -> Integers:
-    log = _drain(_fresh(loader), by, LoaderLog(LoaderFacts()))
-    return log.seen[-1].order if log.seen else np.empty(0, np.int64)
-
-
-def _base_of(loader: Any) -> Any:
-    """Return the dataset below all `Subset` of a map-style loader of torch; None of others."""
-    from torch.utils.data import IterableDataset, Subset
-
-    dataset = loader.dataset if _is_torchs(loader) else None
-    while isinstance(dataset, Subset):
-        dataset = dataset.dataset
-    return None if isinstance(dataset, IterableDataset) else dataset
-
-
-def _in_base(loader: Any, indices: Integers) -> Integers:
-    from torch.utils.data import Subset
-
-    dataset: Any = loader.dataset
-    while isinstance(dataset, Subset):
-        dataset, indices = dataset.dataset, np.asarray(dataset.indices)[indices]
-    return indices
+        yield Row("overlap", "none" if key is not None else "none of equal content")

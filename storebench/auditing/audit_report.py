@@ -1,15 +1,60 @@
 """The result of an audit: faults, doubts, and what was served."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+import enum
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, Self
 
-import numpy as np
-
-from storebench.arrays import randomness
-from storebench.auditing.checks import Fault, Served, doubts_of, epochs_differ, faults_of, mixing, repeated
 from storebench.errors import EXIT_INCONCLUSIVE
+
+
+class FaultKind(enum.StrEnum):
+    """The kinds of faults, each with its remedy, and the loops in which it is no fault but meant."""
+
+    remedy: str
+    meant_by: tuple[str, ...]
+
+    def __new__(cls, value: str, remedy: str, *meant_by: str) -> Self:
+        kind = str.__new__(cls, value)
+        kind._value_, kind.remedy, kind.meant_by = value, remedy, meant_by
+        return kind
+
+    WORKERS_REPEAT = "workers repeat each other", "split by torch.utils.data.get_worker_info()", "replacement"
+    RANKS_OVERLAP = "ranks overlap", "DistributedSampler; split a stream by rank", "validation", "replacement"
+    RANKS_DIFFER = "ranks differ in length", "give each rank as many samples", "validation", "replacement"
+    REPEATED = "repeated samples", "let the stream end after one pass", "replacement"
+    NEVER_SERVED = "never served", "shuffle, and let each epoch end", "validation", "replacement"
+    DROPPED = "dropped samples", "mend or list these samples; raise an error instead of leaving them out"
+    SAME_ORDER = "same order in every epoch", "call set_epoch(epoch) before each; seed once", "validation"
+    CLUSTERED = (
+        "poorly shuffled",
+        "a larger shuffle buffer, or shuffle before samples are stored",
+        "validation",
+    )
+    EQUAL_RANDOM = "equal random numbers in workers", "seed from torch.initial_seed()", "validation"
+    REPEATED_RANDOM = "equal random numbers in every epoch", "seed once, not per epoch", "validation"
+    OVERWRITTEN = "overwritten batches", "copy a batch that is kept, or have the loader make new ones"
+    LABELS_CHANGE = "changing labels", "join labels by key, not by position"
+    RESUME = "wrong resume", "save the place in the epoch and the state of its shuffle, of each worker"
+    OVERLAP = "overlapping datasets", "split the dataset before it is copied, augmented or cut"
+    STARTS_DIFFER = "starts that differ", "seed torch, numpy and random, and draw from nothing else"
+
+
+class Fault(NamedTuple):
+    kind: FaultKind
+    text: str
+
+
+class Row(NamedTuple):
+    """One of the facts below the faults."""
+
+    name: str
+    text: str
+
+
+Finding = Fault | Row | str
+"""A fault, a fact, or a doubt with what to do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +64,7 @@ class AuditReport:
     Attributes
     ----------
     faults
-        What is wrong, each with its kind, a sentence and the remedy.
+        What is wrong, each with its kind, which has a remedy, and a sentence.
     doubts
         What could not be told, each with what to do.
     rows
@@ -30,8 +75,18 @@ class AuditReport:
 
     faults: tuple[Fault, ...] = ()
     doubts: tuple[str, ...] = ()
-    rows: tuple[tuple[str, str], ...] = ()
+    rows: tuple[Row, ...] = ()
     name: str = ""
+
+    @classmethod
+    def of(cls, name: str, findings: Iterable[Finding]) -> Self:
+        found = list(findings)
+        return cls(
+            faults=tuple(finding for finding in found if isinstance(finding, Fault)),
+            doubts=tuple(finding for finding in found if isinstance(finding, str)),
+            rows=tuple(finding for finding in found if isinstance(finding, Row)),
+            name=name,
+        )
 
     @property
     def exit_code(self) -> int:
@@ -39,7 +94,8 @@ class AuditReport:
         return 1 if self.faults else EXIT_INCONCLUSIVE if self.doubts else 0
 
     def as_dict(self) -> dict[str, Any]:
-        return {**dataclasses.asdict(self), "text": str(self)}
+        faults = [{"kind": kind, "text": text, "remedy": kind.remedy} for kind, text in self.faults]
+        return {**dataclasses.asdict(self), "faults": faults, "text": str(self)}
 
     def __str__(self) -> str:
         return "\n".join(_lines(self))
@@ -49,70 +105,8 @@ def _lines(report: AuditReport) -> Iterator[str]:
     count = len(report.faults)
     found = f"{count} fault{'s' * (count != 1)}" if count else "cannot be told" if report.doubts else "sound"
     yield f"storebench audit: {found}{f' in {report.name}' if report.name else ''}"
-    for number, fault in enumerate(report.faults, start=1):
-        yield f"  {number} {fault.text}"
-        yield f"      → {fault.remedy}"
+    for number, (kind, text) in enumerate(report.faults, start=1):
+        yield f"  {number} {kind}: {text}"
+        yield f"      → {kind.remedy}"
     yield from (f"  ? {doubt}" for doubt in report.doubts)
     yield from (f"  {name:<10} {text}" for name, text in report.rows)
-
-
-def report_of(
-    served: Served,
-    more: Sequence[Fault] = (),
-    rows: Sequence[tuple[str, str]] = (),
-    doubts: Sequence[str] = (),
-) -> AuditReport:
-    """Return the report on a loader; `more`, `rows` and `doubts` are what trials of it have found."""
-    return AuditReport(
-        faults=(*faults_of(served), *more),
-        doubts=(*doubts_of(served), *doubts),
-        rows=(*_rows(served), *rows),
-        name=served.facts.name,
-    )
-
-
-def _rows(served: Served) -> Iterator[tuple[str, str]]:
-    for epoch in range(len(served.epochs)):
-        yield ("coverage", f"epoch {epoch}: {_coverage(served, epoch)}")
-        if epoch == 1:
-            break
-    if served.epochs:
-        yield from _order(served)
-        differ = epochs_differ(served)
-        told = "one epoch was seen" if len(served.epochs) < 2 else "not known which sample is which"
-        yield (
-            "epochs",
-            told if differ is None else f"0 and 1 {'differ' if differ else 'have the same order'}",
-        )
-
-
-def _coverage(served: Served, epoch: int) -> str:
-    numbers, universe = served.numbers(epoch), served.universe
-    count = served.facts.count if universe is None else len(universe)
-    different = len(np.unique(numbers))
-    words = [
-        f"{len(numbers):,} served",
-        f"{different:,} different{f' of {count:,}' if count is not None else ''}",
-    ]
-    if twice := len(repeated(numbers)):
-        is_padding = twice < served.facts.ranks and served.facts.is_map
-        words.append(
-            f"{twice:,} twice to give all ranks as many" if is_padding else f"{twice:,} twice or more"
-        )
-    if served.facts.ranks > 1:
-        words.append(f"by {len(served.logs)} ranks")
-    if not served.is_whole(epoch):
-        words.append("the loop stopped early")
-    return ", ".join(words)
-
-
-def _order(served: Served) -> Iterator[tuple[str, str]]:
-    part = served.epochs[0][0]
-    if served.facts.is_map and len(part.order) > 1:
-        displacement, neighbours = randomness(np.argsort(np.argsort(part.order, kind="stable")))
-        yield "order", f"{displacement:.2f} of a uniform shuffle, {neighbours:.0%} of neighbours kept"
-    if found := mixing(served):
-        classes = (
-            f"a batch of {found.batch} has {found.classes:.1f} classes, {found.expected_classes:.1f} expected"
-        )
-        yield "classes", f"{classes}; runs of one label {found.run:.1f}, {found.expected_run:.1f} expected"

@@ -1,14 +1,14 @@
-"""What is wrong with the samples that a loader served: one function per kind of fault."""
+"""What is wrong with the samples that a loader served."""
 
-import enum
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
-from storebench.arrays import Integers
-from storebench.auditing.epochs import Epoch, LoaderFacts, LoaderLog
+from storebench.arrays import Integers, randomness
+from storebench.auditing.audit_report import AuditReport, Fault, FaultKind, Finding, Row
+from storebench.auditing.log import LoaderLog
 from storebench.auditing.samples import NO_LABEL
 
 # A shuffle is poor if a batch has fewer than this share of the classes that chance gives.
@@ -20,28 +20,14 @@ _FEW = 0.01
 _EXAMPLES = 3
 
 
-class FaultKind(enum.StrEnum):
-    WORKERS_REPEAT = "workers repeat each other"
-    RANKS_OVERLAP = "ranks overlap"
-    RANKS_DIFFER = "ranks differ in length"
-    REPEATED = "repeated samples"
-    NEVER_SERVED = "samples that are never served"
-    DROPPED = "dropped samples"
-    SAME_ORDER = "same order in every epoch"
-    CLUSTERED = "poorly shuffled"
-    EQUAL_RANDOM = "equal random numbers in workers"
-    REPEATED_RANDOM = "equal random numbers in every epoch"
-    OVERWRITTEN = "overwritten batches"
-    LABELS_CHANGE = "changing labels"
-    RESUME = "wrong resume"
-    OVERLAP = "overlapping datasets"
+def _shared(groups: Sequence[Integers]) -> Integers:
+    """Return the samples that are in more than one group."""
+    return _repeated(np.concatenate([np.unique(group) for group in groups]))
 
 
-@dataclass(frozen=True)
-class Fault:
-    kind: FaultKind
-    text: str
-    remedy: str
+def _repeated(numbers: Integers) -> Integers:
+    values, times = np.unique(numbers, return_counts=True)
+    return values[times > 1]
 
 
 class Served:
@@ -49,406 +35,248 @@ class Served:
 
     def __init__(self, logs: Sequence[LoaderLog]) -> None:
         self.logs = sorted(logs, key=lambda log: log.facts.rank)
-        self.facts: LoaderFacts = self.logs[0].facts
+        self.facts = self.logs[0].facts
         self.keys = {number: key for log in self.logs for number, key in log.keys.items()}
-        self.epochs: list[tuple[Epoch, ...]] = list(zip(*(log.seen for log in self.logs), strict=False))
-        """Of each epoch, those of the ranks."""
-
-    def numbers(self, epoch: int) -> Integers:
-        return np.concatenate([part.order for part in self.epochs[epoch]])
-
-    def is_whole(self, epoch: int) -> bool:
-        return all(part.is_whole for part in self.epochs[epoch])
-
-    @property
-    def whole(self) -> list[int]:
-        return [epoch for epoch in range(len(self.epochs)) if self.is_whole(epoch)]
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether samples are known by index or key, not by a digest of their content."""
-        return self.facts.is_map or self.facts.has_key or bool(self.keys)
-
-    @property
-    def evaluates(self) -> bool:
-        """Whether every batch was asked for without gradients, as those of validation are."""
-        return all(part.evaluates for parts in self.epochs for part in parts)
+        # Of each epoch, those of the ranks.
+        self.epochs = list(zip(*(log.seen for log in self.logs), strict=False))
+        self.parts = list(itertools.chain.from_iterable(self.epochs))
+        self.whole = [
+            number for number, parts in enumerate(self.epochs) if all(part.is_whole for part in parts)
+        ]
+        self.sets = [np.unique(np.concatenate([part.order for part in parts])) for parts in self.epochs]
+        self.counts = [sum(len(part.order) for part in parts) for parts in self.epochs]
+        # Whether samples are known by index or key, not by a digest of their content.
+        self.is_exact = self.facts.is_map or self.logs[0].key is not None or bool(self.keys)
+        self.uses_random = any(names for part in self.parts for names in part.used.values())
 
     @property
     def is_hidden(self) -> bool:
         """Whether random augmentation makes each serving of a sample look like another sample."""
-        if self.is_exact or not self.epochs:
+        pairs = zip(self.sets, self.counts, strict=True)
+        if self.is_exact or any(len(values) < (1 - _FEW) * count for values, count in pairs):
             return False
-        if any(
-            len(np.unique(self.numbers(e))) < (1 - _FEW) * len(self.numbers(e))
-            for e in range(len(self.epochs))
-        ):
+        if len(self.sets) > 1 and len(np.intersect1d(self.sets[0], self.sets[1])) >= _FEW * len(self.sets[0]):
             return False
-        if len(self.epochs) >= 2:
-            first, second = (np.unique(self.numbers(epoch)) for epoch in range(2))
-            if len(np.intersect1d(first, second)) >= _FEW * len(first):
-                return False
-            if len(self.whole) >= 2:
-                return True
-        return any(names for part in self.epochs[0] for names in part.used.values())
+        return len(self.whole) > 1 or self.uses_random
+
+    @property
+    def differ(self) -> bool | None:
+        """Whether epochs 0 and 1 differ in their order; None if there is one epoch, or their samples are hidden."""
+        if len(self.epochs) < 2 or self.is_hidden:
+            return None
+        pairs = [(one.order, other.order) for one, other in zip(*self.epochs[:2], strict=True)]
+        equal = [
+            len(one) > 1 < len(other) and np.array_equal(one[: len(other)], other[: len(one)])
+            for one, other in pairs
+        ]
+        return not all(equal)
 
     @property
     def universe(self) -> Integers | None:
         """All samples that the loader has, as far as it tells."""
-        if self.facts.has_key:
+        if self.logs[0].key is not None or not self.facts.is_map:
             return None
         if self.facts.chosen is not None:
-            return np.unique(np.array(self.facts.chosen, np.int64))
-        if self.facts.is_map and self.facts.count is not None:
-            return np.arange(self.facts.count)
-        return None
+            return np.frombuffer(self.facts.chosen, np.int64)
+        return None if self.facts.count is None else np.arange(self.facts.count)
 
-    def examples(self, numbers: Integers) -> str:
-        """Return a few samples in words, by key where known; "" if neither index nor key is known."""
-        if not self.is_exact:
-            return ""
+    def named(self, numbers: Integers) -> str:
+        """Return the number of samples in words, with examples by key or index where they are known."""
         names = [self.keys.get(int(number), str(number)) for number in numbers[:_EXAMPLES]]
-        return f" ({', '.join(names)}{', ...' if len(numbers) > _EXAMPLES else ''})"
+        examples = f" ({', '.join(names)}{', ...' if len(numbers) > _EXAMPLES else ''})"
+        return samples(len(numbers)) + (examples if self.is_exact else "")
+
+    def are_many(self, numbers: Integers, groups: Sequence[Integers]) -> bool:
+        """Whether samples are so many that no equal contents explain them: more than half of the least group."""
+        return len(numbers) > (0 if self.is_exact else min(len(np.unique(group)) for group in groups) / 2)
 
 
 def samples(count: int) -> str:
     return f"{count:,} sample{'s' * (count != 1)}"
 
 
-def repeated(numbers: Integers) -> Integers:
-    values, counts = np.unique(numbers, return_counts=True)
-    return values[counts > 1]
-
-
-def _shared(groups: Sequence[Integers]) -> Integers:
-    """Return the numbers that are in more than one group."""
-    return (
-        repeated(np.concatenate([np.unique(group) for group in groups])) if groups else np.empty(0, np.int64)
-    )
-
-
-def _by_worker(part: Epoch) -> list[Integers]:
-    workers = part.workers_of_samples()
-    return [part.order[workers == worker] for worker in np.unique(workers)]
-
-
-def workers_repeat(served: Served) -> Iterator[Fault]:
-    if served.facts.is_map or served.facts.replaces or served.facts.workers < 2:
-        return
-    groups = _by_worker(served.epochs[0][0])
-    shared = _shared(groups)
-    least = min(map(len, groups))
-    if len(groups) > 1 and least > 1 and (_are_alike(groups) or _are_alike([g[:least] for g in groups])):
-        text = f"each of {len(groups)} worker processes yields all {samples(len(shared))}"
-        remedy = "split by torch.utils.data.get_worker_info()"
-    elif served.is_exact and len(shared):
-        text = f"{samples(len(shared))} come from more than one worker{served.examples(shared)}"
-        remedy = "give each worker a part of its own"
-    else:
-        return
-    yield Fault(FaultKind.WORKERS_REPEAT, f"the workers repeat each other: {text}", remedy)
-
-
-def _are_alike(groups: Sequence[Integers]) -> bool:
-    """Whether groups have the same samples, each as often."""
-    first = np.sort(groups[0])
-    return all(np.array_equal(np.sort(group), first) for group in groups[1:])
-
-
-def ranks_overlap(served: Served) -> Iterator[Fault]:
-    parts = served.epochs[0]
-    if len(parts) < 2 or served.facts.replaces or served.evaluates:
-        return
-    sizes = [len(part.sizes) for part in parts]
-    if served.is_whole(0) and len(set(sizes)) > 1:
-        yield Fault(
-            FaultKind.RANKS_DIFFER,
-            f"the ranks get {min(sizes):,} to {max(sizes):,} batches per epoch: some wait forever for the others",
-            "give each rank the same number of samples, as DistributedSampler does",
-        )
-    shared = _shared([part.order for part in parts])
-    # Samplers repeat up to a batch per rank to give all ranks as many.
-    if len(shared) <= len(parts) * max(max(part.sizes) for part in parts):
-        return
-    yield Fault(
-        FaultKind.RANKS_OVERLAP,
-        f"ranks read the same samples: {samples(len(shared))} in more than one rank{served.examples(shared)}",
-        "DistributedSampler" if served.facts.is_map else "split by rank, then by worker",
-    )
-
-
-def samples_repeat(served: Served) -> Iterator[Fault]:
-    """Yield a fault for samples that one process of a stream yields twice before the epoch ends."""
-    if served.facts.is_map or served.facts.replaces:
-        return
-    for epoch in served.whole:
-        groups = [group for part in served.epochs[epoch] for group in _by_worker(part)]
-        twice = np.concatenate([repeated(group) for group in groups])
-        # A few samples of a sound dataset may have equal contents.
-        if len(twice) and (served.is_exact or len(twice) == sum(len(np.unique(group)) for group in groups)):
-            yield Fault(
-                FaultKind.REPEATED,
-                f"epoch {epoch}: {samples(len(twice))} twice or more in one process{served.examples(twice)}",
-                "let the stream end after one pass",
-            )
-            return
-
-
-def never_served(served: Served) -> Iterator[Fault]:
-    """Yield a fault for samples that every epoch leaves out; a single batch is a look at the data."""
-    if len(served.epochs) < 2 or served.facts.replaces or served.is_hidden or served.evaluates:
-        return
-    if not served.whole and all(len(part.sizes) < 2 for parts in served.epochs for part in parts):
-        return
-    sets = [np.unique(served.numbers(epoch)) for epoch in range(len(served.epochs))]
-    if not all(np.array_equal(numbers, sets[0]) for numbers in sets):
-        return
-    universe = served.universe
-    if universe is not None:
-        dropped = [number for parts in served.epochs for part in parts for number in part.dropped]
-        missing = np.setdiff1d(universe, np.union1d(sets[0], np.array(dropped, np.int64)))
-        if not len(missing):
-            return
-        is_last = served.facts.drops_last and served.is_whole(0)
-        yield Fault(
-            FaultKind.NEVER_SERVED,
-            f"every epoch leaves out the same {samples(len(missing))}{served.examples(missing)}:"
-            f" {'drop_last' if is_last else 'the loop stops early'}",
-            "shuffle, or keep the last batch" if is_last else "shuffle, or let each epoch end",
-        )
-    elif not served.whole and len(sets[0]) == len(served.numbers(0)):
-        yield Fault(
-            FaultKind.NEVER_SERVED,
-            f"every epoch stops after the same {len(sets[0]):,} samples: the others are never served",
-            "shuffle, or go on where the last epoch stopped",
-        )
-
-
-def samples_drop(served: Served) -> Iterator[Fault]:
-    parts = served.epochs[0]
-    dropped = np.array([number for part in parts for number in part.dropped], np.int64)
+def _coverage(served: Served) -> Iterator[Finding]:
+    facts, universe, parts = served.facts, served.universe, served.epochs[0]
+    count = facts.count if universe is None else len(universe)
+    for epoch, (numbers, served_count) in enumerate(zip(served.sets, served.counts, strict=True)):
+        again = served_count - len(numbers)
+        is_padding = facts.is_map and again < facts.ranks
+        words = [
+            f"epoch {epoch}: {served_count:,} served",
+            f"{len(numbers):,} different" + ("" if count is None else f" of {count:,}"),
+            (f"{again:,} again" + " to give all ranks as many" * is_padding) * (again > 0),
+            f"by {len(parts)} ranks" * (facts.ranks > 1),
+            "the loop stopped early" * (epoch not in served.whole),
+        ]
+        yield Row("coverage", ", ".join(filter(None, words)))
+    dropped = np.unique(np.array([number for part in served.parts for number in part.dropped], np.int64))
+    may_lack = facts.drops_last * len(parts) * max(1, facts.workers) * max(parts[0].sizes)
     if len(dropped):
         yield Fault(
-            FaultKind.DROPPED,
-            f"{samples(len(dropped))} of epoch 0 are None, and the collate function leaves them out"
-            f"{served.examples(np.unique(dropped))}",
-            "mend or list these samples; raise instead of returning None",
+            FaultKind.DROPPED, f"{served.named(dropped)} are None, and the collate function leaves them out"
         )
-    count, facts = served.facts.count, served.facts
-    if facts.is_map or count is None or facts.replaces or not served.is_whole(0):
-        return
-    got = len(served.numbers(0))
-    least = count - facts.drops_last * len(parts) * max(1, facts.workers) * max(parts[0].sizes)
-    if got < least:
-        yield Fault(
-            FaultKind.DROPPED,
-            f"the dataset says it has {count:,} samples, and {got:,} came",
-            "look for errors that a reader passes over, and for samples that no worker or rank reads",
-        )
-
-
-def same_order(served: Served) -> Iterator[Fault]:
-    if served.facts.is_shuffled and not served.evaluates and _equal_orders(served):
-        is_distributed = served.facts.sampler == "DistributedSampler" or not served.facts.is_map
-        yield Fault(
-            FaultKind.SAME_ORDER,
-            "epochs 0 and 1 have the same order, although the loader shuffles",
-            "call set_epoch(epoch) before each epoch"
-            if is_distributed
-            else "seed the generator once, not per epoch",
-        )
-
-
-def _equal_orders(served: Served) -> bool:
-    pairs = [(log.seen[0].order, log.seen[1].order) for log in served.logs if len(log.seen) > 1]
-    lengths = [min(len(first), len(second)) for first, second in pairs]
-    return bool(pairs) and all(
-        n > 1 and np.array_equal(first[:n], second[:n])
-        for n, (first, second) in zip(lengths, pairs, strict=True)
-    )
-
-
-def epochs_differ(served: Served) -> bool | None:
-    """Whether epochs 0 and 1 differ in their order; None if there is one epoch, or their samples are hidden."""
-    if len(served.epochs) < 2 or served.is_hidden:
-        return None
-    return not _equal_orders(served)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Mixing:
-    """How well classes are mixed: those of a batch, and how long runs of one label are, both beside chance."""
-
-    batch: int
-    classes: float
-    expected_classes: float
-    run: float
-    expected_run: float
-
-
-def mixing(served: Served) -> Mixing | None:
-    """Return how well epoch 0 mixes its labels; None without labels, or with one class."""
-    part = served.epochs[0][0]
-    labels, sizes = part.classes, np.frombuffer(part.sizes, np.int32)
-    if not len(labels) or (labels == NO_LABEL).any() or (labels[0] == labels).all():
-        return None
-    _, counts = np.unique(labels, return_counts=True)
-    shares = counts / len(labels)
-    ends = np.cumsum(sizes)
-    batches = [labels[end - size : end] for size, end in zip(sizes, ends, strict=True)]
-    batch = int(np.median(sizes))
-    return Mixing(
-        batch=batch,
-        classes=float(np.mean([len(np.unique(labels)) for labels in batches])),
-        expected_classes=float((1 - (1 - shares) ** batch).sum()),
-        run=len(labels) / (1 + int((labels[1:] != labels[:-1]).sum())),
-        expected_run=1 / float(1 - (shares**2).sum()),
-    )
-
-
-def clustered(served: Served) -> Iterator[Fault]:
-    """Yield a fault for a stream that shuffles, but not enough; samplers may group classes on purpose."""
-    found = mixing(served)
-    shuffles = served.facts.is_shuffled or (not served.facts.is_map and epochs_differ(served))
-    if (
-        found is None
-        or not shuffles
-        or served.evaluates
-        or found.classes >= POOR_CLASSES * found.expected_classes
+    elif (
+        not facts.is_map
+        and not facts.replaces
+        and 0 in served.whole
+        and served.counts[0] + may_lack < (count or 0)
     ):
-        return
-    yield Fault(
-        FaultKind.CLUSTERED,
-        f"poorly shuffled: a batch of {found.batch} has {found.classes:.1f} classes, chance gives"
-        f" {found.expected_classes:.1f}",
-        "a larger shuffle buffer, or shuffle the samples before they are stored",
+        yield Fault(FaultKind.DROPPED, f"the dataset says it has {count:,}, and {served.counts[0]:,} came")
+    are_equal = len(served.sets) > 1 and all(
+        np.array_equal(numbers, served.sets[0]) for numbers in served.sets
     )
-
-
-def equal_random(served: Served) -> Iterator[Fault]:
-    """Yield faults for generators that workers, or epochs, share and that samples are made with.
-
-    Those of a stream may be shared so that all workers shuffle alike, and those of validation so that it is repeated.
-    """
-    if not served.facts.is_map or served.facts.is_shuffled is False or served.evaluates:
+    if not are_equal or served.is_hidden:
         return
-    told = set[str]()
+    missing = np.setdiff1d([] if universe is None else universe, np.union1d(served.sets[0], dropped))
+    if len(missing):
+        why = "drop_last" if facts.drops_last and 0 in served.whole else "the loop stops early"
+        yield Fault(FaultKind.NEVER_SERVED, f"every epoch leaves out the same {served.named(missing)}: {why}")
+    elif universe is None and not served.whole and len(served.sets[0]) == served.counts[0]:
+        yield Fault(FaultKind.NEVER_SERVED, f"every epoch stops after the same {samples(served.counts[0])}")
+
+
+def _repeats(served: Served) -> Iterator[Finding]:
+    """Find samples that come from several ranks, from several workers, or twice from one process."""
+    facts, parts = served.facts, served.epochs[0]
+    ranks, workers = [part.order for part in parts], [part.by_worker() for part in parts]
+    both = _shared(ranks)
+    # Samplers repeat up to a batch per rank to give all ranks as many.
+    if len(both) > len(parts) * max(max(part.sizes) for part in parts) and served.are_many(both, ranks):
+        yield Fault(
+            FaultKind.RANKS_OVERLAP, f"{served.named(both)} come from more than one of {len(parts)} ranks"
+        )
+    sizes = [len(part.sizes) for part in parts]
+    if 0 in served.whole and len(set(sizes)) > 1:
+        text = f"{min(sizes):,} to {max(sizes):,} batches per epoch: some wait forever for the others"
+        yield Fault(FaultKind.RANKS_DIFFER, text)
+    twice = np.concatenate([_repeated(numbers) for numbers in itertools.chain(*workers)])
+    if facts.is_map:
+        drawn = np.concatenate([_repeated(numbers) for numbers in ranks])
+        if len(drawn) and facts.is_shuffled is None and not facts.replaces and 0 in served.whole:
+            means = "sound if it means to; then give it an attribute `replacement = True`"
+            yield f"the sampler draws {served.named(drawn)} twice or more: {means}"
+        return
+    both = _shared(workers[0])
+    if len(workers[0]) > 1 and served.are_many(both, workers[0]):
+        text = f"{served.named(both)} come from more than one of {len(workers[0])} workers"
+        yield Fault(FaultKind.WORKERS_REPEAT, text)
+    elif 0 in served.whole and len(twice) and served.are_many(twice, [np.concatenate(ranks)]):
+        yield Fault(
+            FaultKind.REPEATED, f"{served.named(twice)} come twice or more from one process in epoch 0"
+        )
+    elif not served.is_exact and not facts.replaces and 0 in served.whole:
+        alike = served.counts[0] - sum(len(np.unique(numbers)) for numbers in itertools.chain(*workers))
+        if alike > _FEW * served.counts[0]:
+            remedy = "if they are others, name a key (key=, --key FIELD)"
+            yield f"{samples(alike)} have the content of others: {remedy}"
+
+
+def _order(served: Served) -> Iterator[Finding]:
+    order = served.epochs[0][0].order
+    if served.facts.is_map and len(order) > 1:
+        displacement, neighbours = randomness(np.argsort(np.argsort(order, kind="stable")))
+        yield Row("order", f"{displacement:.2f} of a uniform shuffle, {neighbours:.0%} of neighbours kept")
+    told = "one epoch was seen" if len(served.epochs) < 2 else "not known which sample is which"
+    yield Row(
+        "epochs", {True: "0 and 1 differ", False: "0 and 1 have the same order", None: told}[served.differ]
+    )
+    if served.facts.is_shuffled and served.differ is False:
+        yield Fault(FaultKind.SAME_ORDER, "epochs 0 and 1 are alike, although the loader shuffles")
+
+
+def _classes(served: Served) -> Iterator[Finding]:
+    """Find how well epoch 0 mixes its labels, beside chance; samplers may group classes on purpose."""
+    labels, sizes = np.array(served.epochs[0][0].labels, np.int64), np.array(served.epochs[0][0].sizes)
+    kinds, labels, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    if len(kinds) < 2 or kinds[0] == NO_LABEL:
+        return
+    shares, batch = counts / len(labels), int(np.median(sizes))
+    classes = len(np.unique(np.repeat(np.arange(len(sizes)), sizes) * len(kinds) + labels)) / len(sizes)
+    expected = float((1 - (1 - shares) ** batch).sum())
+    run, chance = len(labels) / (1 + np.count_nonzero(np.diff(labels))), 1 / (1 - (shares**2).sum())
+    words = f"a batch of {batch} has {classes:.1f} classes, {expected:.1f} expected"
+    yield Row("classes", f"{words}; runs of one label {run:.1f}, {chance:.1f} expected")
+    shuffles = served.facts.is_shuffled or (not served.facts.is_map and served.differ)
+    if shuffles and classes < POOR_CLASSES * expected:
+        yield Fault(FaultKind.CLUSTERED, words)
+
+
+def _random_numbers(served: Served) -> Iterator[Finding]:
+    """Find generators that workers or epochs share; those of a stream may be, so that all workers shuffle alike."""
+    if served.facts.is_shuffled is False or not served.facts.is_map:
+        return
+    shared = dict[str, set[int]]()
     for part in served.epochs[0]:
-        groups: dict[tuple[str, int], list[int]] = {}
-        for worker, states in part.states.items():
-            for name in part.used[worker] & states.keys():
-                groups.setdefault((name, states[name]), []).append(worker)
-        equal = {name: workers for (name, _), workers in groups.items() if len(workers) > 1}
-        if equal:
-            told = set(equal)
-            name, workers = next(iter(equal.items()))
-            yield Fault(
-                FaultKind.EQUAL_RANDOM,
-                f"the same random numbers in workers {', '.join(map(str, sorted(workers)))}: their augmentations"
-                f" are equal ({', '.join(equal)})",
-                f"seed {name} in worker_init_fn, from torch.initial_seed()",
-            )
-            break
-    if len(served.epochs) < 2:
-        return
-    names = {
-        name
-        for first, second in zip(*served.epochs[:2], strict=True)
-        for worker, states in first.states.items()
-        for name in (first.used[worker] & states.keys()) - told
-        if second.states.get(worker, {}).get(name) == states[name]
-    }
+        for (one, states), (other, others) in itertools.combinations(part.states.items(), 2):
+            for name in part.used[one] & part.used[other] & states.keys():
+                if others.get(name) == states[name]:
+                    shared.setdefault(name, set()).update((one, other))
+    if shared:
+        workers = ", ".join(map(str, sorted(set().union(*shared.values()))))
+        text = f"{', '.join(sorted(shared))} in workers {workers}: their augmentations are equal"
+        yield Fault(FaultKind.EQUAL_RANDOM, text)
+    names = (
+        {
+            name
+            for first, second in zip(*served.epochs[:2], strict=True)
+            for worker, states in first.states.items()
+            for name in (first.used[worker] & states.keys()) - shared.keys()
+            if second.states.get(worker, {}).get(name) == states[name]
+        }
+        if len(served.epochs) > 1
+        else set()
+    )
     if names:
         yield Fault(
-            FaultKind.REPEATED_RANDOM,
-            f"epochs 0 and 1 use the same random numbers ({', '.join(sorted(names))}): augmentations repeat",
-            "seed once, not per epoch; seed a dataset's own generator in worker_init_fn",
+            FaultKind.REPEATED_RANDOM, f"{', '.join(sorted(names))}: each sample is augmented as before"
         )
 
 
-def overwritten(served: Served) -> Iterator[Fault]:
-    count = sum(part.overwritten for parts in served.epochs for part in parts)
-    if count:
-        yield Fault(
-            FaultKind.OVERWRITTEN,
-            f"{count:,} batches changed while the next was fetched: their memory is used again",
-            "copy a batch that is kept, or have the loader make new ones",
-        )
-
-
-def labels_change(served: Served) -> Iterator[Fault]:
-    changing = _changing(served)
-    # With random numbers, the second field may be what was drawn: a rotation, or another sample.
-    if len(changing) and not _uses_random(served):
-        yield Fault(
-            FaultKind.LABELS_CHANGE,
-            f"{samples(len(changing))} with more than one label{served.examples(changing)}",
-            "join labels by key, not by position",
-        )
-
-
-def _changing(served: Served) -> Integers:
-    if not served.is_exact:  # samples of equal content may have their own labels
-        return np.empty(0, np.int64)
-    parts = list(itertools.chain.from_iterable(served.epochs))
-    numbers, labels = (
-        np.concatenate([getattr(part, name) for part in parts]) for name in ("order", "classes")
-    )
-    known = labels != NO_LABEL
-    return repeated(np.unique(np.stack([numbers[known], labels[known]]), axis=1)[0])
-
-
-def _uses_random(served: Served) -> bool:
-    return any(names for parts in served.epochs for part in parts for names in part.used.values())
-
-
-CHECKS: tuple[Callable[[Served], Iterator[Fault]], ...] = (
-    workers_repeat,
-    ranks_overlap,
-    samples_repeat,
-    never_served,
-    samples_drop,
-    same_order,
-    clustered,
-    equal_random,
-    overwritten,
-    labels_change,
-)
-
-
-def faults_of(served: Served) -> list[Fault]:
-    return [fault for check in CHECKS for fault in check(served)] if served.epochs else []
-
-
-def doubts_of(served: Served) -> Iterator[str]:
-    """Yield what cannot be told, with the remedy."""
-    if any(log.is_blind for log in served.logs):
-        yield "some batches came without their samples: made before the audit began, or other than by torch's fetchers"
-    if not served.epochs:
-        yield "no batch was served"
-        return
-    facts = served.facts
+def _contents(served: Served) -> Iterator[Finding]:
+    """Find batches and labels that change; samples of equal content may have their own labels."""
+    if count := sum(part.overwritten for part in served.parts):
+        yield Fault(FaultKind.OVERWRITTEN, f"{count:,} batches changed while the next was fetched")
     if served.is_hidden:
         yield "random augmentation hides which sample is which: name a key (key=, --key FIELD)"
-    elif (
-        not served.is_exact and not facts.replaces and served.is_whole(0) and not any(samples_repeat(served))
-    ):
-        groups = [np.unique(group) for part in served.epochs[0] for group in _by_worker(part)]
-        alike = len(served.numbers(0)) - len(np.unique(np.concatenate(groups)))
-        if alike > _FEW * len(served.numbers(0)) and not any(workers_repeat(served)):
-            yield f"{samples(alike)} have the content of others: if they are others, name a key (key=, --key FIELD)"
-    if (
-        facts.is_map
-        and facts.sampler
-        and facts.is_shuffled is None
-        and not facts.replaces
-        and served.is_whole(0)
-    ):
-        twice = np.unique(np.concatenate([repeated(part.order) for part in served.epochs[0]]))
-        if len(twice):
-            yield (
-                f"{facts.sampler} draws {samples(len(twice))} twice or more{served.examples(twice)}:"
-                " sound if it means to; then give it an attribute `replacement = True`"
-            )
-    if len(_changing(served)) and _uses_random(served):
+    if not served.is_exact:
+        return
+    numbers, labels = (
+        np.concatenate([getattr(part, name) for part in served.parts]) for name in ("order", "labels")
+    )
+    by_number = np.argsort(numbers[labels != NO_LABEL], kind="stable")
+    numbers, labels = (values[labels != NO_LABEL][by_number] for values in (numbers, labels))
+    changing = np.unique(numbers[1:][(numbers[1:] == numbers[:-1]) & (labels[1:] != labels[:-1])])
+    if len(changing) and served.uses_random:  # a rotation that was drawn, or another sample
         yield "labels change, and random numbers are used: sound if they are drawn"
+    elif len(changing):
+        yield Fault(FaultKind.LABELS_CHANGE, f"{served.named(changing)} with more than one label")
+
+
+def starts_differ(first: list[Any], second: list[Any]) -> Iterator[Finding]:
+    """Compare what `LoaderLog.told` says of two starts with one seed."""
+    if first == second:
+        yield Row("repeat", "two starts serve the same samples in the same order")
+    elif [order for order, _ in first] == [order for order, _ in second]:
+        yield Fault(FaultKind.STARTS_DIFFER, "with one seed, the same samples are augmented differently")
+    else:
+        yield Fault(FaultKind.STARTS_DIFFER, "with one seed, other samples come, or in another order")
+
+
+def report_of(logs: Sequence[LoaderLog], *trials: Finding) -> AuditReport:
+    """Return the report on a loader, of the logs of its ranks and of trials of it."""
+    served, findings = Served(logs), list[Finding]()
+    if any(log.is_blind for log in logs):
+        findings.append(
+            "some batches came without their samples: made before the audit began, or other than by torch's fetchers"
+        )
+    if not served.epochs:
+        findings.append("no batch was served")
+    is_validation = all(part.evaluates for part in served.parts)
+    ways = {"validation": is_validation, "replacement": served.facts.replaces}
+    for find in (_coverage, _repeats, _order, _classes, _random_numbers, _contents) if served.epochs else ():
+        findings += [
+            found
+            for found in find(served)
+            if not (isinstance(found, Fault) and any(map(ways.get, found.kind.meant_by)))
+        ]
+    return AuditReport.of(served.facts.name, [*findings, *trials])

@@ -4,8 +4,9 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from storebench.auditing.samples import Key, generator_states, identify, rows_of
+from storebench.auditing.samples import Key, generator_states, identify, labels_of, rows_of
 from storebench.profiling.guard import Guard
+from storebench.profiling.watch import Carried
 
 
 class Made(NamedTuple):
@@ -20,39 +21,18 @@ class Made(NamedTuple):
     used: tuple[str, ...] = ()  # generators that this batch took numbers of
 
 
-class Carried:
-    """A batch on its way from a worker, with its samples."""
-
-    def __init__(self, batch: Any, made: Made) -> None:
-        self.batch, self.made = batch, made
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _carried, (self.batch, tuple(self.made))
-
-    def pin_memory(self) -> "Carried":
-        """Pin the batch; torch calls this in its thread."""
-        from torch.utils.data._utils.pin_memory import pin_memory
-
-        self.batch = pin_memory(self.batch)  # type: ignore[no-untyped-call]
-        return self
-
-
-def _carried(batch: Any, made: tuple[Any, ...]) -> Carried:
-    return Carried(batch, Made(*made))
-
-
 def made_of(values: Sequence[Any], indices: Sequence[Any] | None, key: Key, worker: int = 0) -> Made:
     """Return the samples of a batch, which were made of `indices` if they have any; None stands for a dropped one."""
     dropped = tuple[int, ...]()
-    if type(None) in set(map(type, values)):
-        places = [place for place, value in enumerate(values) if value is not None]
+    if type(None) in {*map(type, values)}:
+        kept = [place for place, value in enumerate(values) if value is not None]
         if indices is not None:
             lost = [index for index, value in zip(indices, values, strict=True) if value is None]
-            dropped = tuple(identify([()] * len(lost), lost, None).numbers.tolist())
-            indices = [indices[place] for place in places]
-        values = [values[place] for place in places]
-    numbers, labels, keys = identify(values, indices, key)
-    return Made(worker=worker, numbers=numbers.tobytes(), labels=labels.tobytes(), keys=keys, dropped=dropped)
+            dropped = tuple(identify(lost, lost, None)[0].tolist())
+            indices = [indices[place] for place in kept]
+        values = [values[place] for place in kept]
+    numbers, keys = identify(values, indices, key)
+    return Made(worker, numbers.tobytes(), labels_of(values).tobytes(), keys, dropped)
 
 
 class NotingFetcher(Guard):
@@ -80,8 +60,9 @@ class NotingFetcher(Guard):
             return batch
         after = self._states() if before else {}
         used = tuple(name for name in after if after[name] != before.get(name))
-        made = self._noted[0]._replace(states=after if self._batches == 1 else None, used=used)
-        return self._deliver(batch, made)
+        return self._deliver(
+            batch, self._noted[0]._replace(states=after if self._batches == 1 else None, used=used)
+        )
 
     def _states(self) -> dict[str, int]:
         dataset = self._fetcher.dataset if self._is_map else None
@@ -90,14 +71,12 @@ class NotingFetcher(Guard):
     def _note(self, samples: Any) -> None:
         """Note the samples of a batch before they are collated."""
         indices: Any = self._index if self._is_map else None
-        if self._fetcher.auto_collation:
-            values = samples
-        elif isinstance(indices, list | tuple):  # the dataset makes batches
-            values = rows_of(samples) or [()] * len(indices)
-        elif not self._is_map and _is_batch(rows := rows_of(samples)):
-            values = rows
-        else:
-            values, indices = [samples], [indices] if self._is_map else None
+        values = samples
+        if not self._fetcher.auto_collation:
+            if isinstance(indices, list | tuple):  # the dataset makes batches
+                values = rows_of(samples) or [()] * len(indices)
+            elif self._is_map or not _is_batch(values := rows_of(samples)):
+                values, indices = [samples], [indices] if self._is_map else None
         self._noted = [made_of(values, indices, self._key, self._worker)]
 
 
@@ -109,22 +88,9 @@ def _is_batch(rows: list[Any]) -> bool:
     return any(isinstance(field, str | bytes) or getattr(field, "ndim", 0) >= 1 for field in fields)
 
 
-def init_worker(key: Key, before: Callable[[int], None] | None, worker: int) -> None:
-    """Call the user's own `worker_init_fn`, then have the samples of this worker's batches noted."""
-    if before is not None:
-        before(worker)
-    Guard().attempt(functools.partial(_note_batches, key))
+def note_batches(key: Key) -> Callable[[Any], NotingFetcher]:
+    """Return what notes the batches of this worker."""
+    from torch.utils.data import get_worker_info
 
-
-def _note_batches(key: Key) -> None:
-    """Have torch create noting fetchers, in this worker process only."""
-    from torch.utils.data import _DatasetKind, get_worker_info
-
-    create: Callable[..., Any] = _DatasetKind.create_fetcher
-
-    def create_noting(kind: Any, dataset: Any, *rest: Any) -> Any:
-        fetcher, info = create(kind, dataset, *rest), get_worker_info()
-        # A dataset may use a loader of its own in here, whose batches go to the dataset.
-        return NotingFetcher(fetcher, info.id, key, Carried) if info and info.dataset is dataset else fetcher
-
-    _DatasetKind.create_fetcher = staticmethod(create_noting)  # type: ignore[method-assign]
+    worker = get_worker_info()
+    return lambda fetcher: NotingFetcher(fetcher, worker.id if worker else 0, key, Carried)

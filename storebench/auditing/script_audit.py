@@ -1,21 +1,17 @@
 """Audit the torch DataLoaders that a script iterates: ``storebench audit``."""
 
-import contextlib
-import fcntl
 import json
 import os
-import pickle
-import tempfile
 from collections import Counter
 from pathlib import Path
 
-from storebench.auditing.audit_report import report_of
-from storebench.auditing.checks import Served
-from storebench.auditing.epochs import LoaderLog
-from storebench.auditing.watching import watch
-from storebench.errors import EXIT_INCONCLUSIVE, UsageError
+from storebench.auditing.checks import report_of, starts_differ
+from storebench.auditing.log import LoaderLog, Logs
+from storebench.errors import EXIT_INCONCLUSIVE
 from storebench.profiling.guard import say
-from storebench.profiling.script import Watcher, options, run_script
+from storebench.profiling.ranks import gather, rank_count
+from storebench.profiling.script import ScriptOptions, Watcher, options, run_script
+from storebench.profiling.watch import watchers
 from storebench.system.whole_files import write_whole
 
 _NOTHING_SEEN = (
@@ -25,34 +21,39 @@ _NOTHING_SEEN = (
 
 
 class _Auditor(Watcher):
-    hooks = "storebench.auditing.torch_hooks"
-
-    def __init__(self, key: str | None) -> None:
-        self._key = key
+    def __init__(self, asked: ScriptOptions) -> None:
+        self._logs, self._starts = Logs(), asked.starts
+        self._logs.key = asked.key
 
     def begin(self) -> None:
-        watch.key, watch.is_on = self._key, True
+        watchers.append(self._logs.log_of)
 
     def has_seen(self) -> bool:
-        return bool(watch.here())
+        return bool(self._logs.here())
 
     def write(self, out: str | None) -> int:
-        ranks = [watch.here()]
-        if (count := int(os.environ.get("LOCAL_WORLD_SIZE", "1"))) > 1:
-            ranks = _logs_of_ranks(ranks[0])
-            if len(ranks) < count:
-                return 0  # the last one reports
-        reports = [report_of(Served(logs)) for logs in _by_loader(ranks)]
-        if not reports:
+        ranks, first = [self._logs.here()], None
+        if self._starts is not None:
+            with os.fdopen(self._starts, "r+") as file:
+                first = json.loads(file.read() or "null")
+                if first is None:
+                    json.dump([log.told() for log in ranks[0]], file)
+                    return 0  # the second start reports
+        if rank_count() > 1 and not (ranks := gather("audit", ranks[0])):
+            return 0
+        loaders = _by_loader(ranks)
+        if not loaders:
             say(_NOTHING_SEEN)
             return EXIT_INCONCLUSIVE
-        for report in reports:
-            say(str(report))
+        reports = []
+        for number, logs in enumerate(loaders):
+            trials = () if first is None else starts_differ([*first, []][number], logs[0].told())
+            reports.append(report_of(logs, *trials))
+            say(str(reports[-1]))
         if out is not None:
             Path(out).mkdir(parents=True, exist_ok=True)
-            write_whole(
-                Path(out, "audit.json"), json.dumps([report.as_dict() for report in reports], indent=1)
-            )
+            facts = json.dumps([report.as_dict() for report in reports], indent=1)
+            write_whole(Path(out, "audit.json"), facts)
         codes = {report.exit_code for report in reports}
         return 1 if 1 in codes else max(codes)
 
@@ -68,28 +69,5 @@ def _by_loader(ranks: list[list[LoaderLog]]) -> list[list[LoaderLog]]:
     return list(groups.values())
 
 
-def _logs_of_ranks(logs: list[LoaderLog]) -> list[list[LoaderLog]]:
-    """Put this rank's logs beside those of the node's other ranks, and return all that are there."""
-    # All ranks were started by one process.
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    path = Path(tempfile.gettempdir(), f"storebench-audit-{os.getuid()}-{os.getppid()}-{attempt}.pickle")
-    with path.open("a+b") as file:
-        if os.fstat(file.fileno()).st_uid != os.getuid():
-            raise UsageError(
-                "this file is another user's", where=str(path), hint="Set TMPDIR to a folder of your own."
-            )
-        fcntl.flock(file, fcntl.LOCK_EX)
-        pickle.dump(logs, file)
-        file.flush()
-        file.seek(0)
-        ranks = list[list[LoaderLog]]()
-        with contextlib.suppress(EOFError):
-            while True:
-                ranks.append(pickle.load(file))  # noqa: S301 - of this user's own ranks
-        if len(ranks) == int(os.environ["LOCAL_WORLD_SIZE"]):
-            path.unlink()
-    return ranks
-
-
 def main() -> None:
-    run_script(_Auditor(options().key))
+    run_script(_Auditor(options()))

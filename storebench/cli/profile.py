@@ -3,10 +3,12 @@
 import importlib.util
 import json
 import os
+import subprocess
 import sys
+import tempfile
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -46,6 +48,9 @@ def audit(
             "--key", help="Name of the field that tells who a sample is, where its content does not."
         ),
     ] = None,
+    repeat: Annotated[
+        bool, typer.Option("--repeat", help="Run the script twice: do both starts serve the same?")
+    ] = False,
 ) -> None:
     """Run a training script, and check the samples of its loaders.
 
@@ -53,10 +58,18 @@ def audit(
     Let it train for two epochs. Exit codes of a script that ends well: 0 sound, 1 a fault, 4 cannot be told. All ranks
     of a job are audited together: torchrun --nproc-per-node N -m storebench audit SCRIPT.
     """
-    _run(_START.format("auditing", "audit"), script, as_module=as_module, out=out, key=key)
+    _run(_START.format("auditing", "audit"), script, as_module=as_module, out=out, key=key, repeat=repeat)
 
 
-def _run(start: str, script: list[str], *, as_module: bool, out: Path | None, key: str | None = None) -> None:
+def _run(
+    start: str,
+    script: list[str],
+    *,
+    as_module: bool,
+    out: Path | None,
+    key: str | None = None,
+    repeat: bool = False,
+) -> None:
     with exit_codes():
         name, package = script[0], script[0].partition(".")[0]
         here = [os.getcwd()]  # noqa: PTH109
@@ -64,13 +77,22 @@ def _run(start: str, script: list[str], *, as_module: bool, out: Path | None, ke
             raise UsageError("there is no module of this name", where=name)
         if not as_module and not os.path.isfile(name):  # noqa: PTH113 - Path raises where the text cannot be a path
             raise UsageError("there is no such script", where=name, hint="With -m, name a module.")
-        options: dict[str, bool | str | None] = {"as_module": as_module, "key": key}
+        if repeat and "LOCAL_WORLD_SIZE" in os.environ:
+            raise UsageError("--repeat starts the script twice, and a job of ranks can start once")
+        options: dict[str, Any] = {"as_module": as_module, "key": key}
         if out is not None:
             out.mkdir(parents=True, exist_ok=True)
             options["out"] = str(out.absolute())
+        command = [sys.executable, "-P", "-c", start]
+        if repeat:
+            starts = tempfile.TemporaryFile()  # noqa: SIM115 - the second start inherits it
+            os.set_inheritable(starts.fileno(), True)
+            options["starts"] = starts.fileno()
+            first = subprocess.run([*command, json.dumps(options), *script], check=False, close_fds=False)
+            if first.returncode:
+                raise SystemExit(first.returncode)
+            os.lseek(starts.fileno(), 0, os.SEEK_SET)
         sys.stdout.flush()
         sys.stderr.flush()
         # A new program, so that nothing of this one (handlers of signals, modules) is in the script's way.
-        os.execv(  # noqa: S606
-            sys.executable, [sys.executable, "-P", "-c", start, json.dumps(options), *script]
-        )
+        os.execv(sys.executable, [*command, json.dumps(options), *script])  # noqa: S606

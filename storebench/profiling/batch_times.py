@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from storebench.probes.batch_io import IoMeter
 from storebench.profiling.guard import Guard, guarded
 from storebench.profiling.stacks import Seen, StackSampler
+from storebench.profiling.watch import Carried
 
 clock = time.monotonic_ns
 
@@ -163,22 +164,16 @@ def _arrived(sent_cpu_ns: int) -> tuple[int, int]:
     return sent_cpu_ns, clock()
 
 
-class Stamped:
+class Stamped(Carried):
     """A batch on its way from a worker, with its times."""
-
-    def __init__(self, batch: Any, made: BatchTimes) -> None:
-        self.batch, self.made = batch, made
 
     def __reduce__(self) -> tuple[Any, ...]:
         # In this order, the batch is between the two moments on both sides. A plain tuple is pickled faster.
         return _restored, (_Stamp(), tuple(self.made), self.batch, _Stamp())
 
-    def pin_memory(self) -> "Stamped":
-        """Pin the batch; torch calls this in its thread."""
-        from torch.utils.data._utils.pin_memory import pin_memory
-
+    def pin_memory(self) -> "Carried":
         began_ns = clock()
-        self.batch = pin_memory(self.batch)  # type: ignore[no-untyped-call]
+        super().pin_memory()
         self.made = self.made._replace(pinning_ns=clock() - began_ns)
         return self
 
@@ -224,24 +219,7 @@ class TimedFetcher:
         return batch if made is None else self._deliver(batch, made)
 
 
-def init_worker(before: Callable[[int], None] | None, worker: int) -> None:
-    """Call the user's own `worker_init_fn`, then have this worker's batches timed."""
-    if before is not None:
-        before(worker)
-    Guard().attempt(_time_batches)
-
-
-def _time_batches() -> None:
-    """Have torch create timed fetchers, in this worker process only."""
-    from torch.utils.data import _DatasetKind, get_worker_info
-
-    create: Callable[..., Any] = _DatasetKind.create_fetcher
+def time_batches() -> Callable[[Any], TimedFetcher]:
+    """Return what times the fetchers of this worker."""
     timer = BatchTimer()
-
-    def create_timed(kind: Any, dataset: Any, *rest: Any) -> Any:
-        fetcher = create(kind, dataset, *rest)
-        info = get_worker_info()
-        # A dataset may use a loader of its own in here, whose batches go to the dataset.
-        return TimedFetcher(fetcher, timer, Stamped) if info and info.dataset is dataset else fetcher
-
-    _DatasetKind.create_fetcher = staticmethod(create_timed)  # type: ignore[method-assign]
+    return lambda fetcher: TimedFetcher(fetcher, timer, Stamped)

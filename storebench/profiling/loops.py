@@ -47,9 +47,7 @@ class Loops:
         return recorder
 
     def _recorder_in_script(self, loader: Any) -> Recorder:
-        frames = user_frames()
-        lines = [(frame.f_code.co_filename, frame.f_lineno) for frame in frames]
-        key = (os.getpid(), lines, type(loader.dataset), loader.batch_size, loader.num_workers)
+        key = (os.getpid(), user_lines(), type(loader.dataset), loader.batch_size, loader.num_workers)
         for recorder, (before, reference) in self._seen.items():  # noqa: B007 - used below
             last = reference()
             if before == key and (last is None or last.dataset is loader.dataset):
@@ -105,3 +103,8 @@ def name_of(kind: type) -> str:
 def user_frames() -> list[types.FrameType]:
     """Return this thread's frames outside of libraries, innermost first."""
     return [frame for frame, _ in traceback.walk_stack(None) if is_users(frame)]
+
+
+def user_lines() -> list[tuple[str, int]]:
+    """Return the file and line of each of these frames."""
+    return [(frame.f_code.co_filename, frame.f_lineno) for frame in user_frames()]

@@ -5,21 +5,28 @@ import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import psutil
 
 from storebench.probes.counters import OtherWork
-from storebench.profiling.batch_times import BatchTimer, BatchTimes, Moment, ThreadClock, clock
-from storebench.profiling.guard import Guard, guarded
+from storebench.profiling.batch_times import (
+    BatchTimer,
+    BatchTimes,
+    Moment,
+    ThreadClock,
+    TimedFetcher,
+    clock,
+    time_batches,
+)
+from storebench.profiling.guard import guarded
 from storebench.profiling.stacks import Seen
+from storebench.profiling.watch import Watch, asking
 
 # The most steps that are kept, the last ones.
 _MOST_STEPS = 50_000
-
-_Batch = TypeVar("_Batch")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -39,19 +46,10 @@ class LoopStep:
     cpu_ns: int = 0  # of this process, wait and loop
 
 
-class _Asking(threading.local):
-    """The loaders of which this thread requests a batch, outermost first, and the time of all its requests."""
+class Recorder(Watch):
+    """Record the steps of a loop."""
 
-    def __init__(self) -> None:
-        self.recorders: list[Recorder] = []
-        self.ns = self.cpu_ns = 0
-
-
-asking = _Asking()
-
-
-class Recorder(Guard):
-    """Record the steps of a loop; one that `is_wrapped` asks an iterator around the loader's."""
+    fetching = staticmethod(time_batches)
 
     def __init__(self, name: str = "", *, is_wrapped: bool = False) -> None:
         self.name = name  # of the loader, with the line that iterates it
@@ -75,7 +73,7 @@ class Recorder(Guard):
         self._clock: ThreadClock | None = None
         self._asked = self._given = Moment(0, 0, 0, 0)
         self._inside = 0, 0  # time and CPU time of this thread's requests until the batch was given
-        self._iter_ns = 0
+        self._began_ns = self._iter_ns = 0
         self._ready: int | None = None
         self._made: BatchTimes | None = None
         self._others: OtherWork | None = None
@@ -95,57 +93,33 @@ class Recorder(Guard):
             self.attach(loader)
         return self._loader() is loader
 
-    @contextlib.contextmanager
-    def beginning(self) -> Iterator[None]:
-        """Note that an epoch begins with a call of `iter()`, unless that is part of another call or of a request."""
-        if asking.recorders:
-            yield
-            return
-        self._note_start()
-        began_ns = clock()
-        asking.recorders.append(self)
-        try:
-            yield
-        finally:
-            asking.recorders.pop()
-            self._iter_ns = clock() - began_ns
-            asking.ns += self._iter_ns
+    def around(self, fetcher: Any) -> TimedFetcher:
+        self.timer = BatchTimer()
+        return TimedFetcher(fetcher, self.timer, self.deliver)
 
     @guarded
-    def _note_start(self) -> None:
+    def note_start(self) -> None:
         if self._place == 1 and self._open is not None:  # `next(iter(loader))` in each step
             self._close(self._now())
         self.ended()
         self._others = self._others or OtherWork(_children_cpu_s)
         self._thread, self._place = threading.get_ident(), 0
         self.epochs += 1
-
-    def next(self, take: Callable[[], _Batch], ready: Callable[[], int] | None = None) -> _Batch:
-        """Return the next batch that `take` gives."""
-        if asking.recorders or (self.is_wrapped and ready is not None):  # inside another iterator
-            self._note_inner(ready)
-            return take()
-        self._note_request(ready)
-        asking.recorders.append(self)
-        try:
-            batch = take()
-            self._note_batch(batch)
-        except BaseException:
-            self._note_end()
-            self.ended()
-            raise
-        finally:
-            asking.recorders.pop()
-        return batch
+        self._began_ns = clock()
 
     @guarded
-    def _note_inner(self, ready: Callable[[], int] | None) -> None:
-        self.is_ahead = self.is_ahead or (not asking.recorders and threading.get_ident() != self._thread)
+    def note_started(self) -> None:
+        self._iter_ns = clock() - self._began_ns
+        asking.ns += self._iter_ns
+
+    @guarded
+    def note_inner(self, ready: Callable[[], int] | None) -> None:
+        self.is_ahead = self.is_ahead or (not asking.watches and threading.get_ident() != self._thread)
         if ready is not None:
             self._ready = ready()
 
     @guarded
-    def _note_request(self, ready: Callable[[], int] | None) -> None:
+    def note_request(self, ready: Callable[[], int] | None) -> None:
         if ready is not None:
             self._ready = ready()
         thread = threading.get_ident()
@@ -171,14 +145,14 @@ class Recorder(Guard):
     @guarded
     def made(self, made: BatchTimes) -> None:
         """Note the times of the batch that is about to be given; not of one that a thread asks for ahead."""
-        if not asking.recorders:
+        if not asking.watches:
             return
         self._made = made
         if made.told is not None:
             self._see(made.told.seen)
 
     @guarded
-    def _note_batch(self, batch: Any) -> None:
+    def note_batch(self, batch: Any) -> None:
         asked, now = self._asked, self._now()
         if self.makes and self.timer is not None and (made := self.timer.end()) is not None:
             self.made(made)
@@ -208,11 +182,12 @@ class Recorder(Guard):
         self._inside = asking.ns, asking.cpu_ns
 
     @guarded
-    def _note_end(self) -> None:
+    def note_end(self, *, is_whole: bool) -> None:  # noqa: ARG002 - a failure ends the epoch, too
         now = self._now()
         self.ends_ns += now.ns - self._asked.ns
         self._note_wait(now)
         self._asked = now
+        self.ended()
 
     @guarded
     def ended(self) -> None:

@@ -22,9 +22,6 @@ from storebench.profiling.stacks import WATCHERS
 class Watcher:
     """What a command does beside the script that it runs."""
 
-    hooks: str
-    """The module that watches torch's loaders from its import on."""
-
     def begin(self) -> None:
         """Note that the script begins."""
 
@@ -43,6 +40,7 @@ class ScriptOptions(NamedTuple):
     as_module: bool = False
     out: str | None = None
     key: str | None = None
+    starts: int | None = None  # descriptor of a file in which two starts of the script are compared
 
 
 class _End:
@@ -89,9 +87,6 @@ class _End:
 class _AfterImport(importlib.abc.MetaPathFinder):
     """Watch torch's loaders once the script has imported them: imported any earlier, torch would miss its settings."""
 
-    def __init__(self, hooks: str) -> None:
-        self._hooks = hooks
-
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
@@ -104,7 +99,7 @@ class _AfterImport(importlib.abc.MetaPathFinder):
 
             def execute_and_watch(module: types.ModuleType) -> None:
                 execute(module)
-                Guard().attempt(lambda: importlib.import_module(self._hooks))
+                Guard().attempt(lambda: importlib.import_module("storebench.profiling.torch_loaders"))
 
             spec.loader.exec_module = execute_and_watch  # type: ignore[method-assign]
         return spec
@@ -124,7 +119,7 @@ def run_script(watcher: Watcher) -> None:
         folder = os.getcwd() if asked.as_module else os.path.dirname(os.path.realpath(name))  # noqa: PTH109, PTH120
         sys.path = [folder, *sys.path]
     watcher.begin()
-    sys.meta_path.insert(0, _AfterImport(watcher.hooks))
+    sys.meta_path.insert(0, _AfterImport())
     end.precede()
     try:
         if asked.as_module:

@@ -1,16 +1,15 @@
 """Profile the torch DataLoaders that a script iterates: ``storebench profile``."""
 
 import dataclasses
-import fcntl
 import json
 import os
 import statistics
-import tempfile
 from pathlib import Path
 
 from storebench.profiling.guard import say
 from storebench.profiling.loops import loops
 from storebench.profiling.profile_report import ProfileReport
+from storebench.profiling.ranks import gather, rank_count
 from storebench.profiling.recorder import Recorder
 from storebench.profiling.script import Watcher, run_script
 from storebench.profiling.verdict import LEAST_GAIN
@@ -25,8 +24,6 @@ _NOTHING_SEEN = (
 
 
 class _Profiler(Watcher):
-    hooks = "storebench.profiling.torch_loaders"
-
     def begin(self) -> None:
         loops.begin_script()
 
@@ -35,9 +32,8 @@ class _Profiler(Watcher):
 
     def write(self, out: str | None) -> int:
         report, recorder = loops.verdict() or (ProfileReport(bound=Limit.UNKNOWN), Recorder())
-        ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        if ranks > 1:
-            _conclude_ranks(report, ranks)
+        if rank_count() > 1:
+            _conclude_ranks(report)
             out = out and f"{out}/rank{os.environ['RANK']}"
         elif not recorder.epochs:
             say(_NOTHING_SEEN)
@@ -55,24 +51,17 @@ def main() -> None:
     run_script(_Profiler())
 
 
-def _conclude_ranks(report: ProfileReport, count: int) -> None:
+def _conclude_ranks(report: ProfileReport) -> None:
     """Write this rank's times, and put them beside those of the node's other ranks; the last one writes the verdict.
 
     It is the first rank's, or that of a rank whose longer waits the others wait for in each step.
     """
-    number, attempt = int(os.environ["RANK"]), os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    number = int(os.environ["RANK"])
     times = f"{1e3 * report.step_s:,.2f} ms per step, waiting {1e3 * report.wait_s:,.2f} ms"
     say(f"storebench profile: rank {number}: {times}")
-    # All were started by one process.
-    path = Path(tempfile.gettempdir(), f"storebench-profile-{os.getuid()}-{os.getppid()}-{attempt}.jsonl")
-    with path.open("a+", encoding="utf-8") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        file.write(json.dumps([number, report.wait_s, report.step_s, str(report)]) + "\n")
-        file.seek(0)
-        ranks = sorted(json.loads(line) for line in file)
-    if len(ranks) < count:
+    ranks = sorted(gather("profile", (number, report.wait_s, report.step_s, str(report))))
+    if not ranks:
         return
-    path.unlink()
     slow, longest_s, step_s, verdict = max(ranks, key=lambda rank: rank[1])
     saved_s = longest_s - statistics.median(
         [wait_s for rank, wait_s, *_ in ranks if rank != slow] or [longest_s]

@@ -8,10 +8,9 @@ from typing import Any
 
 from torch.utils.data import DataLoader, get_worker_info
 
-from storebench.profiling.batch_times import BatchTimer, BatchTimes, Stamped, TimedFetcher, init_worker
 from storebench.profiling.guard import Guard
 from storebench.profiling.loops import loops
-from storebench.profiling.recorder import Recorder, asking
+from storebench.profiling.watch import Carried, Watch, asking, init_worker, watchers
 
 _guard = Guard()
 
@@ -19,13 +18,13 @@ _guard = Guard()
 class _Watched:
     """What an iterator of torch does in addition while it is watched."""
 
-    _storebench: Recorder
+    _storebench: Watch
 
     def __next__(self) -> Any:
         return self._storebench.next(super().__next__, self._ready)  # type: ignore[misc]
 
     def _process_data(self, data: Any, *rest: Any) -> Any:
-        if isinstance(data, Stamped):
+        if isinstance(data, Carried):
             self._storebench.made(data.made)
             data = data.batch
         return super()._process_data(data, *rest)  # type: ignore[misc]
@@ -39,45 +38,39 @@ class _Watched:
         return ready
 
 
-def _recorder(loader: "DataLoader[Any]") -> Recorder | None:
+def _watch_of(loader: "DataLoader[Any]") -> Watch | None:
     if get_worker_info() is not None:  # a worker that iterates a loader of its own
         return None
-    if asking.recorders:
-        around = asking.recorders[-1]
+    if asking.watches:
+        around = asking.watches[-1]
         return around if around.serves(loader) and not around.has_failed else None
-    return loops.recorder_of(loader)
+    return next(filter(None, (watch_of(loader) for watch_of in watchers)), None) or loops.recorder_of(loader)
 
 
 def _iterate_watched(loader: "DataLoader[Any]") -> Any:
-    recorder = _guard.attempt(functools.partial(_recorder, loader))
-    if recorder is None:
+    watch = _guard.attempt(functools.partial(_watch_of, loader))
+    if watch is None:
         return _iterate(loader)
-    with recorder.beginning():
+    with watch.beginning():
         return _iterate(loader)
 
 
 def _make_watched_iterator(loader: "DataLoader[Any]") -> Any:
-    recorder = _guard.attempt(functools.partial(_recorder, loader)) if asking.recorders else None
-    if recorder is None:
+    watch = _guard.attempt(functools.partial(_watch_of, loader)) if asking.watches else None
+    if watch is None:
         return _make_iterator(loader)
     init = loader.worker_init_fn
     if loader.num_workers:
-        loader.worker_init_fn = functools.partial(init_worker, init)
+        loader.worker_init_fn = functools.partial(init_worker, watch.fetching, init)
     try:
         iterator: Any = _make_iterator(loader)
     finally:
         loader.worker_init_fn = init
     kind = type(iterator)
-    iterator._storebench = recorder
+    iterator._storebench = watch
     iterator.__class__ = type(kind.__name__, (_Watched, kind), {})
     if not loader.num_workers:
-
-        def deliver(batch: Any, made: BatchTimes) -> Any:
-            recorder.made(made)
-            return batch
-
-        recorder.timer = BatchTimer()
-        iterator._dataset_fetcher = TimedFetcher(iterator._dataset_fetcher, recorder.timer, deliver)
+        iterator._dataset_fetcher = watch.around(iterator._dataset_fetcher)
     return iterator
 
 

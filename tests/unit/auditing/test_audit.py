@@ -4,18 +4,17 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import storebench
 from benchmarks.audit_cases import (
-    COUNT,
     FAULTY,
     SOUND,
     Images,
@@ -26,7 +25,7 @@ from benchmarks.audit_cases import (
     Stream,
     load,
 )
-from storebench.auditing.checks import FaultKind
+from storebench.auditing.audit_report import AuditReport, FaultKind
 
 SCRIPT = """
 import sys
@@ -34,7 +33,7 @@ from torch.utils.data import DataLoader
 from benchmarks.audit_cases import Images, Stream
 data = Stream(splits=False) if "faulty" in sys.argv else Stream(noise=True) if "hidden" in sys.argv else Images()
 for epoch in range(0 if "none" in sys.argv else 2):
-    for batch in DataLoader(data, 32, num_workers=2 if "faulty" in sys.argv else 0):
+    for batch in DataLoader(data, 32, num_workers=2 if "faulty" in sys.argv else 0, shuffle="shuffle" in sys.argv):
         pass
 print("the script's own words")
 if "fails" in sys.argv:
@@ -84,8 +83,7 @@ def test_a_script_keeps_its_words_and_gets_the_exit_code_of_the_audit(
 ) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
-    command = [sys.executable, "-m", "storebench", "audit", "--out", str(tmp_path / "out"), str(script), word]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=_environment())
+    done = _audit(script, word, options=["--out", str(tmp_path / "out")])
     assert (done.stdout, done.returncode) == ("the script's own words\n", code), done.stderr
     if word != "none":
         (report,) = json.loads((tmp_path / "out" / "audit.json").read_text())
@@ -94,8 +92,10 @@ def test_a_script_keeps_its_words_and_gets_the_exit_code_of_the_audit(
         assert [name for name, _ in report["rows"]].count("coverage") == 2
 
 
-def _environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+def _audit(script: Path, *words: str, options: Sequence[str] = ()) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "storebench", "audit", *options, str(script), *words]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
 
 class Named(Stream):
@@ -127,17 +127,54 @@ def test_drawn_labels_and_equal_contents_are_doubts() -> None:
     assert storebench.audit(alike).exit_code == 4
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_samples_of_both_loaders_are_found_by_the_dataset_that_both_read(workers: int) -> None:
-    data = Rotated()  # no content is twice the same
-    first, second = Subset(data, range(400)), Subset(data, range(390, COUNT))
-    options: dict[str, Any] = {"num_workers": workers, "persistent_workers": bool(workers), "shuffle": True}
-    report = storebench.audit(load(first, **options), against=load(second, **options))
-    assert FaultKind.OVERLAP in [fault.kind for fault in report.faults]
-    report = storebench.audit(
-        load(first, **options), against=load(Subset(data, range(400, COUNT)), **options)
+def test_a_key_tells_which_samples_are_in_both_loaders() -> None:
+    noisy = [
+        [(torch.rand(3), number) for number in numbers]
+        for numbers in (range(40), range(39, 70), range(40, 70))
+    ]
+    train, leaking, apart = (load(data, num_workers=2, persistent_workers=True) for data in noisy)
+    (fault,) = storebench.audit(train, against=leaking, key=1).faults
+    assert fault.kind is FaultKind.OVERLAP
+    assert storebench.audit(train, against=apart, key=1).faults == ()
+
+
+def _seeded(*, start: bool = True, draw: bool = True) -> Make:
+    """Return a program that seeds its order, its augmentation, or not."""
+
+    def make() -> AuditReport:
+        return storebench.audit(start_loader(), epochs=1, repeat=start_loader)
+
+    def start_loader() -> DataLoader[Any]:
+        generator = torch.Generator().manual_seed(0) if start else None
+        rng = np.random.default_rng(0 if draw else None)
+        return load(Noisy(rng.random), shuffle=True, generator=generator)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [(_seeded(), ""), (_seeded(start=False), "order"), (_seeded(draw=False), "augmented")],
+)
+def test_two_starts_are_compared(make: Make, words: str) -> None:
+    report = make()
+    assert [fault.kind for fault in report.faults] == [FaultKind.STARTS_DIFFER] * bool(words)
+    assert all(words in fault.text for fault in report.faults)
+
+
+@pytest.mark.parametrize(
+    ("word", "code", "found"),
+    [("seeded", 0, "two starts serve the same"), ("sound", 1, "starts that differ"), ("fails", 7, "")],
+)
+def test_a_script_is_started_twice(tmp_path: Path, word: str, code: int, found: str) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import sys, torch\nif 'seeded' in sys.argv: torch.manual_seed(0)\n" + SCRIPT)
+    done = _audit(script, "shuffle", word, options=["--repeat"])
+    assert (done.returncode, done.stdout.count("the script's own words")) == (code, 1 if code == 7 else 2), (
+        done.stderr
     )
-    assert FaultKind.OVERLAP not in [fault.kind for fault in report.faults]
+    assert found in done.stderr
+    assert done.stderr.count("storebench audit:") == (code != 7)
 
 
 def test_augmentation_hides_whether_loaders_overlap() -> None:
