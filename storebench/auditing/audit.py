@@ -89,7 +89,7 @@ def _drain(
     is_torchs = _is_torchs(loader)
     if is_torchs:
         loader._iterator = None  # noqa: SLF001 - no persistent workers of earlier epochs, which no audit can look into
-        with contextlib.suppress(TypeError, NotImplementedError):  # a stream without a length
+        with contextlib.suppress(Exception):  # a stream without a length
             len(loader)
     facts = LoaderFacts(loader if is_torchs else None)
     log = LoaderLog(key, facts, epochs)

@@ -117,8 +117,8 @@ class StoreDataset(torch_data.Dataset[tuple[Any, int]]):
     def names(self) -> Sequence[str]:
         """Names of all samples, to join masks, captions or boxes of your own.
 
-        The path of the image file in the folder that was converted, the key in a tar or LMDB container, and else the
-        number in the dataset, counted from 0. Derived samples have the name of their original.
+        The path of the image file in the folder that was converted, the key or path in a container that has them, and
+        else the number in the dataset, counted from 0. Derived samples have the name of their original.
 
         Raises
         ------

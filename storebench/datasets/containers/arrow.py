@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from storebench.datasets.base import Image
 from storebench.datasets.containers.base import Container, Labels, reading_file
 from storebench.datasets.containers.pixels import image_or_pixels
+from storebench.datasets.names import SampleNames
 from storebench.errors import CorruptDataError, UsageError
 
 reading = partial(
@@ -26,11 +27,13 @@ reading = partial(
 BATCH_ROWS = 32  # rows of Parquet that are decoded at a time: enough that a call costs little for each
 OPEN_FILES = 16
 _ARROW = b"ARROW1"  # the first bytes of a file that is no stream
-_BYTES = "bytes"  # the part of Hugging Face's image that holds the file
+_BYTES, _PATH = "bytes", "path"  # the parts of Hugging Face's image that hold the file, and its name
 
 
 class Rows(Container):
     """Rows of tables. A piece is what can be read from its begin only; within one, each thread reads forward."""
+
+    path_column = "{}"  # the column that is read for the names of images
 
     @abstractmethod
     def layout(self, path: Path) -> tuple[pa.Schema, list[int]]:
@@ -43,6 +46,7 @@ class Rows(Container):
     def scan(self) -> None:
         self._pieces: list[tuple[Path, int, int]] = []  # file, number within it, rows of all files before
         self._ends = array("q")  # rows of all pieces up to and with each
+        self.keys = SampleNames()
         labels, expected = Labels(self.files[0], self.asked), None
         for path in self.files:
             before = len(labels)
@@ -60,6 +64,11 @@ class Rows(Container):
                     for batch in self.batches(path, number, self.label) if self.label else ():
                         for value in batch.column(0).to_pylist():
                             labels.add(value)
+                    if _PATH in _parts(columns[self.image]):
+                        for batch in self.batches(path, number, self.path_column.format(self.image)):
+                            for name in batch.column(0).field(_PATH).to_pylist():
+                                if name and isinstance(name, str):
+                                    self.keys.append(name)
                     self._pieces.append((path, number, before))
                     self._ends.append(len(labels))
         names: tuple[str, ...] = ()
@@ -68,6 +77,9 @@ class Rows(Container):
             about = json.loads(schema.metadata[b"huggingface"])
             names = tuple(map(str, about["info"]["features"][self.label]["names"]))
         self.classes = labels.classes(names)
+
+    def name(self, index: int) -> str:
+        return self.keys[index] if len(self.keys) == self._ends[-1] else super().name(index)
 
     def _columns(self, schema: pa.Schema, path: Path) -> dict[str, pa.DataType]:
         """Return the types of the columns of images and, if there is one, of labels."""
@@ -119,6 +131,8 @@ class Rows(Container):
 
 
 class ParquetRows(Rows):
+    path_column = f"{{}}.{_PATH}"  # without the images
+
     def _content(self, index: int) -> Any:
         """Return the image of a row; each thread goes on from the batch that it has read last."""
         path, number, row = self._place(index)
@@ -193,6 +207,10 @@ def content_of(scalar: Any) -> Any:
     """Return the bytes of an image; None if a table has none."""
     value = scalar.as_py()
     return value[_BYTES] if isinstance(value, dict) else value
+
+
+def _parts(kind: pa.DataType) -> list[str]:
+    return [field.name for field in kind] if pa.types.is_struct(kind) else []
 
 
 def _holds_images(kind: pa.DataType) -> bool:

@@ -11,6 +11,7 @@ from storebench.datasets.base import Image
 from storebench.datasets.containers.base import ByteSpans, Labels, Ranges, cut_short
 from storebench.datasets.containers.pixels import image_or_pixels
 from storebench.datasets.containers.protobuf import messages, read_varint, signed, wire_fields
+from storebench.datasets.names import SampleNames
 from storebench.datasets.sources import open_source
 from storebench.errors import CorruptDataError
 
@@ -47,6 +48,7 @@ _HEADER_BYTES = 12  # the length of a record, and the checksum of the length
 _CHECKSUM_BYTES = 4  # of a record, behind it
 MOST_RECORD_BYTES = 1 << 30
 COPY_AGAIN = "Copy the file again, or write it again."
+_NAME = "image/filename"
 # The usual names of the sides of raw pixels.
 _SIDES = (("image/height", "height"), ("image/width", "width"), ("image/channels", "channels", "depth"))
 
@@ -58,7 +60,7 @@ class TfRecords(Ranges):
     streams = True
 
     def scan(self) -> None:
-        self.spans = ByteSpans(self.files)
+        self.spans, self.keys = ByteSpans(self.files), SampleNames()
         labels = Labels(self.files[0], self.asked)
         self.image, self.label = "", ""
         for shard, path in enumerate(self.files):
@@ -70,9 +72,14 @@ class TfRecords(Ranges):
                     self.label = self.label or self.label_field(example, path, self.image)
                     labels.add(_value(example, self.label), where)
                     self.spans.append(shard, offset, len(record))
+                    if isinstance(name := _value(example, _NAME), memoryview):
+                        self.keys.append(bytes(name).decode(errors="surrogateescape"))
                     if self.is_late():
                         break
         self.classes = labels.classes()
+
+    def name(self, index: int) -> str:
+        return self.keys[index] if len(self.keys) == len(self.spans) else super().name(index)
 
     def read(self, index: int) -> bytes | Image:
         content, where = self.spans.read(index, behind=_CHECKSUM_BYTES), self.locate(index)

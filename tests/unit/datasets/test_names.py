@@ -7,6 +7,8 @@ import tracemalloc
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from storebench import StoreDataset
@@ -17,6 +19,7 @@ from storebench.formats import parse_backend
 from storebench.record.manifest import NAMES_NAME
 from storebench.stores.convert import convert
 from storebench.stores.verify import verify_store
+from tests.support.container_files import example, record
 from tests.support.dataset_files import image_file, tar, write_class_folders, write_mnist
 from tests.support.foreign_files import write_lmdb
 
@@ -88,6 +91,32 @@ def test_of_lmdb_are_its_keys(tmp_path: Path) -> None:
     path = write_lmdb(tmp_path / "db", records)
     with stored(DatasetSpec(name=f"container:{path}"), "files+png", tmp_path) as dataset:
         assert list(dataset.names) == keys
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow", "tfrecord"])
+@pytest.mark.parametrize("lacks", [False, True], ids=["all have one", "one has none"])
+def test_of_tables_and_records_are_the_files_of_their_images(kind: str, lacks: bool, tmp_path: Path) -> None:
+    names = [f"cat/{number}.png" for number in range(5)]
+    images = [image_file(kind="PNG", seed=number) for number in range(5)]
+    kept: list[Any] = [*names[:4], None if lacks else names[4]]
+    path = tmp_path / f"data.{kind}"
+    if kind == "tfrecord":
+        pairs = [{"image/filename": name.encode()} if name else {} for name in kept]
+        features = [
+            {"image/encoded": image, "image/class/label": 1, **pair}
+            for image, pair in zip(images, pairs, strict=True)
+        ]
+        path.write_bytes(b"".join(record(example(feature)) for feature in features))
+    else:
+        cells = [{"bytes": image, "path": name} for image, name in zip(images, kept, strict=True)]
+        table = pa.table({"image": cells, "label": [1] * 5})
+        if kind == "parquet":
+            pq.write_table(table, path, row_group_size=2)
+        else:
+            with pa.ipc.new_stream(path, table.schema) as writer:
+                writer.write_table(table, max_chunksize=2)
+    with stored(DatasetSpec(name=f"container:{path}"), "lmdb", tmp_path) as dataset:
+        assert list(dataset.names) == (list("01234") if lacks else names)
 
 
 def test_of_imagenets_archive_are_those_of_its_folders(tmp_path: Path) -> None:
