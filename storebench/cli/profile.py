@@ -78,7 +78,7 @@ def _run(
         if not as_module and not os.path.isfile(name):  # noqa: PTH113 - Path raises where the text cannot be a path
             raise UsageError("there is no such script", where=name, hint="With -m, name a module.")
         if repeat and "LOCAL_WORLD_SIZE" in os.environ:
-            raise UsageError("--repeat starts the script twice, and a job of ranks can start once")
+            raise UsageError("a job of ranks cannot start twice", hint="Leave out torchrun, or --repeat.")
         options: dict[str, Any] = {"as_module": as_module, "key": key}
         if out is not None:
             out.mkdir(parents=True, exist_ok=True)
