@@ -2,7 +2,7 @@
 
 import dataclasses
 import enum
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
@@ -77,16 +77,6 @@ class AuditReport:
     doubts: tuple[str, ...] = ()
     rows: tuple[Row, ...] = ()
     name: str = ""
-
-    @classmethod
-    def of(cls, name: str, findings: Iterable[Finding]) -> Self:
-        found = list(findings)
-        return cls(
-            faults=tuple(finding for finding in found if isinstance(finding, Fault)),
-            doubts=tuple(finding for finding in found if isinstance(finding, str)),
-            rows=tuple(finding for finding in found if isinstance(finding, Row)),
-            name=name,
-        )
 
     @property
     def exit_code(self) -> int:

@@ -279,4 +279,10 @@ def report_of(logs: Sequence[LoaderLog], *trials: Finding) -> AuditReport:
             for found in find(served)
             if not (isinstance(found, Fault) and any(map(ways.get, found.kind.meant_by)))
         ]
-    return AuditReport.of(served.facts.name, [*findings, *trials])
+    findings += trials
+    return AuditReport(
+        faults=tuple(found for found in findings if isinstance(found, Fault)),
+        doubts=tuple(found for found in findings if isinstance(found, str)),
+        rows=tuple(found for found in findings if isinstance(found, Row)),
+        name=served.facts.name,
+    )
