@@ -4,6 +4,7 @@ import contextlib
 import datetime as dt
 import itertools
 import shlex
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -242,7 +243,7 @@ def begun(
     require_space(plan, stores)
     with claimed(folder), continued_by(folder):
         whole, notes = (first.whole, first.notes) if first else (None, ())
-        run = Run.create(scenario, folder, plan.cells, plan.refused, stores, command, whole)
+        run = Run.create(scenario, folder, plan.cells, plan.refused, stores, command, whole, sys.argv[1:])
         for line in (*plan.notes, *notes, loop_line(plan.cells), total_line(scenario, plan)):
             say(line)
         yield run

@@ -53,7 +53,8 @@ class About(pydantic.BaseModel):
     run_id: str
     scenario: dict[str, Any] = {}
     cells: list[dict[str, Any]]
-    command: list[str] = []  # The words that began the run.
+    command: list[str] = []  # The words that continue the run.
+    argv: list[str] = []  # The whole command line that began it, as it was given.
     stores: str = ""  # The folder of the stores, as a path from the run, because both may move together.
     left_out: list[dict[str, str]] = []
     """Cells of optional matrices that the machine did not permit, each with its backend and the reason."""
@@ -167,6 +168,11 @@ def left_out(records: Iterable[tuple[Record, Path]]) -> dict[str, list[str]]:
         names = reasons.setdefault(entry.get("reason", ""), [])
         names += {entry.get("backend", "")} - {*names}
     return reasons
+
+
+def commands(records: Iterable[tuple[Record, Path]]) -> list[str]:
+    """Return the command lines that began runs."""
+    return [shlex.join(["storebench", *about.argv]) for about in _runs(records).values() if about.argv]
 
 
 def cut_short(records: Iterable[tuple[Record, Path]]) -> dict[str, str]:

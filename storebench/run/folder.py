@@ -68,6 +68,7 @@ class Run:
         stores: Path | None = None,
         command: Sequence[str] = (),
         whole: Whole | None = None,
+        argv: Sequence[str] = (),
     ) -> "Run":
         """Make the folder of a new run; ``run.json`` names what was left out, and the command that continues it."""
         with claimed(folder):
@@ -83,6 +84,7 @@ class Run:
                 "created_utc": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
                 "storebench_version": __version__,
                 "command": list(command),
+                "argv": list(argv),
                 "scenario": scenario.model_dump(mode="json"),
                 "cells": [cell.fields() | {"cell_id": cell.cell_id} for cell in cells],
                 "left_out": [
