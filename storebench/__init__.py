@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from storebench.report.plots.roofline import plot_roofline
     from storebench.report.plots.scaling import plot_ranks, plot_workers
     from storebench.report.plots.step_time import plot_rank_steps, plot_step_time
-    from storebench.report.plots.throughput import plot_size, plot_throughput
+    from storebench.report.plots.throughput import plot_throughput
     from storebench.report.plots.waits import plot_loss, plot_wait_distribution, plot_wait_over_epoch
 
 __all__ = [
@@ -38,7 +38,6 @@ __all__ = [
     "plot_rank_steps",
     "plot_ranks",
     "plot_roofline",
-    "plot_size",
     "plot_step_time",
     "plot_throughput",
     "plot_wait_distribution",
@@ -60,7 +59,6 @@ _HOMES = {
     "plot_rank_steps": "storebench.report.plots.step_time",
     "plot_ranks": "storebench.report.plots.scaling",
     "plot_roofline": "storebench.report.plots.roofline",
-    "plot_size": "storebench.report.plots.throughput",
     "plot_step_time": "storebench.report.plots.step_time",
     "plot_throughput": "storebench.report.plots.throughput",
     "plot_wait_distribution": "storebench.report.plots.waits",

@@ -99,6 +99,17 @@ def compare(
     return Ratio(mid=mid, low=low, high=high, rounds=rounds, verdict=verdict, level=1 - alpha, spread=spread)
 
 
+def unpaired(baseline: Values, contender: Values) -> Ratio | None:
+    """Return the ratio of sides without common rounds: Student's interval of the smaller side, and no verdict."""
+    rounds = min(len(baseline), len(contender))
+    if rounds < 2 or min(*baseline, *contender) <= 0:
+        return None
+    first, second = np.log(np.asarray(baseline, np.float64)), np.log(np.asarray(contender, np.float64))
+    mid, error = second.mean() - first.mean(), math.sqrt(sum(s.var(ddof=1) / len(s) for s in (first, second)))
+    half = t_quantile(1 - ALPHA / 2, rounds - 1) * error
+    return Ratio(mid=math.exp(mid), low=math.exp(mid - half), high=math.exp(mid + half), rounds=rounds)
+
+
 def judge(low: float, high: float, better: Better, practical_frac: float = PRACTICAL_FRAC) -> Verdict:
     """Return the verdict of an interval: it must lie wholly beyond `practical_frac` from 1, or wholly within it."""
     above, below = low > 1 + practical_frac, high < 1 / (1 + practical_frac)

@@ -7,6 +7,7 @@ import typing
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
+from string import ascii_uppercase
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ CELL_COLUMNS = tuple(CELL_FIELDS)
 BACKEND_COLUMNS = tuple(BACKEND_FIELDS)
 
 # Columns of the place of a measurement: file system and block device of the store, and the machine.
-PLACE_COLUMNS = ("filesystem", "storage_device", "environment_key")
+PLACE_COLUMNS = ("filesystem", "storage_device", "environment_key", "machine")
 
 # Run and replicate: cells of one round were measured side by side.
 Round = tuple[str, int]
@@ -39,6 +40,7 @@ class Sourced:
     """The record's own, or that of the rest of its run if its process was killed."""
     whole: Whole | None
     invalid: str = ""
+    machine: str = ""  # Its letter if the records are of several machines.
 
     def __repr__(self) -> str:
         return f"<{self.record.cell.cell_id} replicate {self.record.replicate} epoch {self.record.epoch}>"
@@ -49,7 +51,7 @@ class Sourced:
 
     @property
     def environment_key(self) -> str:
-        return self.environment.key if self.environment else ""
+        return self.environment.key + self.machine if self.environment else ""
 
     @functools.cached_property
     def unsound(self) -> str:
@@ -78,9 +80,16 @@ def sourced(records: Iterable[tuple[Record, Path]], invalid: dict[str, str] | No
     """Return records with what their runs' folders say; `invalid` is cell_id -> a finding that questions the cell."""
     given = list(records)
     machines: dict[str, Environment] = {}
+    of_run: dict[str, str] = {}
+    of_facts: dict[tuple[str, str], str] = {}  # of equal facts on one host, and of all places of a run
     for record, _ in given:
-        if record.environment is not None:
-            machines.setdefault(record.run_id, record.environment)
+        if (environment := record.environment) is not None:
+            machines.setdefault(record.run_id, environment)
+            facts = environment.key, str(environment.notes.get("host"))
+            number = len({*of_run.values()})
+            letter = ascii_uppercase[number % 26] * (1 + number // 26)
+            of_facts[facts] = of_run.setdefault(record.run_id, of_facts.get(facts, letter))
+    of_run = of_run if len({*of_run.values()}) > 1 else {}
     runs = {file: file if is_shared(file) else file.parent for _, file in given}
     wholes = {run: whole_of(run) for run in set(runs.values())}
     return [
@@ -90,6 +99,7 @@ def sourced(records: Iterable[tuple[Record, Path]], invalid: dict[str, str] | No
             environment=record.environment or machines.get(record.run_id),
             whole=wholes[runs[file]],
             invalid=(invalid or {}).get(record.cell.cell_id, ""),
+            machine=of_run.get(record.run_id, ""),
         )
         for record, file in given
     ]
@@ -190,6 +200,7 @@ COLUMNS: dict[str, FrameColumn] = {
     "cell_id": FrameColumn(str, lambda row: row.record.cell.cell_id),
     "unsound": FrameColumn(str | None, lambda row: row.unsound or None),
     "environment_key": FrameColumn(str, lambda row: row.environment_key),
+    "machine": FrameColumn(str, lambda row: row.machine),
     "steps_path": FrameColumn(str | None, lambda row: _text(row.steps_path)),
     "whole": FrameColumn(object, lambda row: row.whole),
     "filesystem": FrameColumn(str | None, lambda row: _text(row.match("filesystem"))),

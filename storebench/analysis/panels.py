@@ -19,6 +19,7 @@ from storebench.analysis.summary import (
 from storebench.codecs import any_size
 from storebench.datasets.base import PATH_PREFIXES
 from storebench.settings.words import CacheState, ComputeKind, Share, Sync
+from storebench.units import Better
 
 # That of Linux.
 _DEFAULT_READAHEAD_KIB = 128
@@ -105,12 +106,14 @@ def rate_ratio(cell: CellSummary, base: CellSummary) -> Ratio | None:
     return dataclasses.replace(ratio, verdict=Verdict.UNDECIDED) if doubtful else ratio
 
 
-def paired(top: Mapping[Round, float], bottom: Mapping[Round, float]) -> Ratio | None:
+def paired(
+    top: Mapping[Round, float], bottom: Mapping[Round, float], better: Better = Better.HIGHER
+) -> Ratio | None:
     """Return the ratio of two sides over the rounds that both have; None if no round has both."""
     shared = [key for key in top if key in bottom]
     if not shared:
         return None
-    ratio = compare([bottom[key] for key in shared], [top[key] for key in shared])
+    ratio = compare([bottom[key] for key in shared], [top[key] for key in shared], better=better)
     return None if ratio.mid is None else ratio
 
 

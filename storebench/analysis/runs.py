@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 
 from storebench.analysis.checks.records import RunFolders, read_results
+from storebench.analysis.comparison import unpaired
 from storebench.analysis.frame import (
     BACKEND_COLUMNS,
     CELL_COLUMNS,
@@ -28,7 +29,7 @@ _IMPLIED = {
 }
 
 # Columns that change the environment: its key cannot be held fixed.
-_PLACES = (*PLACE_COLUMNS, "readahead_kib")
+_PLACES = (*PLACE_COLUMNS, "place", "readahead_kib")
 
 STEP_LABELS = (
     *("run_id", "cell_id", "replicate", "epoch"),
@@ -145,8 +146,8 @@ def compare(
         The table that `load_results` returned.
     by
         Column that differs between the two sides: of the cell ("backend", "codec", "cache", "workers", ...), or
-        where it was measured: "filesystem", "storage_device" or "environment_key". Two places differ in
-        everything that their machines differ in; cells of separate runs share no round and are left out.
+        where it was measured: "machine" (a letter), "filesystem", "storage_device" or "environment_key". Cells of
+        separate runs share no round: machines have the verdict "different machines", others are left out.
     baseline
         Value of `by` that the others are divided by.
     metric
@@ -196,12 +197,15 @@ def compare(
         (cell, rate_ratio(cell, base) if ranks else paired(cell.values(metric), base.values(metric)))
         for cell, base in sides
     ]
+    if apart := "different machines" * (by == "machine"):
+        rounds = [(cell, [[*side.values(metric).values()] for side in (base, cell)]) for cell, base in sides]
+        compared = [(cell, unpaired(*of_sides)) for cell, of_sides in rounds]
     return pd.DataFrame(
         [
             {name: cell.fields[name] for name in CELL_COLUMNS}
             | {name: cell.fact(name) for name in PLACE_COLUMNS}
             | {"baseline": baseline, "ratio": ratio.mid, "ratio_lo": ratio.low, "ratio_hi": ratio.high}
-            | {"rounds": ratio.rounds, "verdict": str(ratio.verdict)}
+            | {"rounds": ratio.rounds, "verdict": apart or str(ratio.verdict)}
             for cell, ratio in compared
             if ratio is not None
         ]

@@ -89,6 +89,10 @@ class CellSummary:
     """Words that tell its samples, and where they were read, from others of the same name."""
 
     @property
+    def machine(self) -> str:
+        return self.rows[0].machine
+
+    @property
     def invalid(self) -> str:
         """The first finding that questions all of its records, or ""."""
         return self.rows[0].invalid
@@ -421,6 +425,7 @@ def as_cells(results: pd.DataFrame | Sequence[CellSummary]) -> list[CellSummary]
 
 # Column -> the words by which it tells samples of one name, or the places where they were read, apart.
 _PLACE_WORDS = {
+    "machine": "machine {}",
     "dataset": "from {}",
     "size": "grown to {}",
     "limit": "the first {}",
@@ -431,7 +436,7 @@ _PLACE_WORDS = {
     "filesystem": "on {}",
     "storage_device": "device {}",
     "machine_readahead_kib": "read-ahead {} KiB",
-    "environment_key": "machine {}",
+    "environment_key": "environment {}",
 }
 
 

@@ -6,7 +6,7 @@ import json
 import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -68,7 +68,7 @@ def put_content(content: "Content", stores: Path | None = None) -> None:
     overview = None if chose_itself and told.table else content.overview or next(iter(content.tables), None)
     requests = content.more("requests")
     noted = [(table, table.notes) for table in (*content.more("order"), *requests)]
-    plain_ones = [(table, ()) for table in (overview, *content.feeding[:1])]
+    plain_ones = [(table, ()) for table in (*content.beside, overview, *content.feeding[:1])]
     for table, notes in ((told.table if chose_itself else None, told.lines), *plain_ones, *noted):
         if table is not None:
             put("")
@@ -101,7 +101,7 @@ def print_summary(
     put_content(content, stores)
     told = content.answer
     if told.base is None or told.base.whole is None:
-        for table in () if content.more("requests") else content.io:
+        for table in () if content.more("requests") or content.beside else content.io:
             write_out(drawn(table))
             put(*table.notes)
     if short := [int(cell.fact("store_count") or 0) for cell in content.cells if cell.whole_only]:
@@ -126,7 +126,9 @@ def as_dict(written: "Report") -> dict[str, Any]:
     def rows(table: "Table") -> list[dict[str, Any]]:
         return [dict(zip(table.raw_head, row, strict=True)) for row in table.raw]
 
-    tables = [{"caption": table.caption, "rows": rows(table)} for table in content.tables]
+    def listed(tables: Iterable["Table"]) -> list[dict[str, Any]]:
+        return [{"caption": table.caption, "rows": rows(table)} for table in tables]
+
     return {
         "answer": told.sentence,
         "conditions": told.conditions,
@@ -140,11 +142,13 @@ def as_dict(written: "Report") -> dict[str, Any]:
         "changes": list(told.changes),
         "command": told.command,
         "caveats": list(content.caveats),
-        "accelerators": [{"caption": table.caption, "rows": rows(table)} for table in content.feeding],
+        "accelerators": listed(content.feeding),
+        "beside": listed(content.beside),
+        "commands": list(content.commands),
         "incomplete": list(content.incomplete),
         "failed_cells": len(content.failed),
         "invalid_cells": sum(bool(cell.invalid) for cell in content.cells),
-        "tables": tables,
+        "tables": listed(content.tables),
         "files": [str(path) for path in written.files],
     }
 

@@ -60,6 +60,8 @@ def _made(content: Content, *, plots: bool) -> Iterator[tuple[str, str | bytes]]
             kinds.setdefault(table.kind, []).append(table)
         for kind, tables in kinds.items():
             yield f"{kind}-{section.slug}.csv", to_csv(tables)
+    for number, table in enumerate(content.beside):
+        yield f"beside-{number}.csv", to_csv([table])
     for name, ax in drawn.items() if plots else ():
         yield f"{name}.svg", images[name]
         yield f"{name}.png", saved(ax, "png")

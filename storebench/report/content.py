@@ -10,6 +10,7 @@ import pandas as pd
 
 from storebench.accelerators import Accelerator
 from storebench.analysis.answer import Answer, answer, disturbed
+from storebench.analysis.beside import alike, machine_tables, place_tables
 from storebench.analysis.bottleneck import Bottleneck, bottlenecks
 from storebench.analysis.checks.findings import Finding
 from storebench.analysis.checks.records import Pair, Results
@@ -46,7 +47,7 @@ from storebench.report.tables import (
     rank_tables,
     request_table,
 )
-from storebench.run.about import cut_short, incomplete, left_out
+from storebench.run.about import commands, cut_short, incomplete, left_out
 from storebench.settings.words import ComputeKind
 from storebench.units import number_of
 
@@ -82,6 +83,8 @@ class Content:
     cells: tuple[CellSummary, ...]
     limits: Mapping[tuple[str, str], Bottleneck]
     findings: tuple[Finding, ...] = ()
+    beside: tuple[Table, ...] = ()  # Several machines, and several places, side by side.
+    commands: tuple[str, ...] = ()  # Those that began the runs.
     incomplete: tuple[str, ...] = ()
     caveats: tuple[str, ...] = ()
     environments: tuple[Environment, ...] = ()
@@ -129,7 +132,7 @@ class Content:
 
 def content_of(results: Results, accelerators: Sequence[Accelerator] = ()) -> Content:
     cells, records = results.cells, results.records
-    machines = {r.environment.key: r.environment for r, _ in records if r.environment is not None}
+    environments = {r.environment_key: r.environment for r in results.rows if r.environment is not None}
     sound = [cell for cell in cells if not cell.invalid] or cells
     roofs, limits = rooflines(sound), bottlenecks(sound)
     every = panels(cells)
@@ -142,6 +145,10 @@ def content_of(results: Results, accelerators: Sequence[Accelerator] = ()) -> Co
         ]
     )
     told = answer(listed, cells, roofs, limits, accelerators)
+    ranks, machines = machine_tables(sound)
+    if machines:
+        lines = (f"{told.conditions} {told.sentence}", *told.lines)
+        told = dataclasses.replace(told, sentence=ranks, lines=lines)
     lead = told.base.dataset_key if told.base else None
     groups: dict[tuple[Any, ...], list[CellSummary]] = {}
     for cell in sorted(cells, key=lambda cell: cell.dataset_key != lead):
@@ -153,7 +160,7 @@ def content_of(results: Results, accelerators: Sequence[Accelerator] = ()) -> Co
             _section(
                 group,
                 [panel for panel in listed if panel.first.dataset_key == key],
-                [roof for roof in roofs if roof.first.dataset_key == key],
+                roofs,
                 limits,
                 accelerators,
                 anchors,
@@ -166,6 +173,8 @@ def content_of(results: Results, accelerators: Sequence[Accelerator] = ()) -> Co
         cells=tuple(cells),
         limits=limits,
         findings=results.findings,
+        beside=(*machines, *place_tables(sound)),
+        commands=tuple(commands(records)),
         incomplete=tuple(incomplete(records)),
         caveats=(
             *filter(None, (disturbed(cells)[1],)),
@@ -177,7 +186,7 @@ def content_of(results: Results, accelerators: Sequence[Accelerator] = ()) -> Co
                 for reason, names in left_out(records).items()
             ),
         ),
-        environments=tuple(machines.values()),
+        environments=tuple(environments.values()),
         accelerators=tuple(accelerators),
     )
 
@@ -216,6 +225,7 @@ def _section(
     leads: bool,
 ) -> Section:
     varying = varying_fields(cells)
+    every, roofs = roofs, [roof for roof in roofs if roof.first.dataset_key == cells[0].dataset_key]
     tables = [
         table
         for panel in listed
@@ -233,7 +243,7 @@ def _section(
     compared = next((c for c in by_panel if len({x.cell.cell.backend.codec for x in c}) >= FEWEST), [])
     more += [codec_table(compared)] if compared else []
     slug = dataset_slug(cells[0])
-    plots = list(_plots(cells, listed, roofs, accelerators, leads=leads))
+    plots = list(_plots(cells, listed, every, accelerators, leads=leads))
     if compared:
         plots.append(_plot("codecs", codecs.QUESTION, codecs.plot_codecs, [c.cell for c in compared]))
     named = [dataclasses.replace(plot, name=f"{plot.name}-{slug}") for plot in plots]
@@ -264,18 +274,18 @@ def _plots(
         rates = functools.partial(throughput.plot_throughput, accelerators=tuple(accelerators))
         yield _plot("throughput", throughput.QUESTION, rates, everything)
         yield _plot("step-time", step_time.QUESTION, step_time.plot_step_time, everything)
-        if len({cell.fact("bytes_on_disk") for cell in main.stored}) > 1:
-            yield _plot("size", throughput.SIZE_QUESTION, throughput.plot_size, main.stored)
-    if roofs:
-        draw = functools.partial(roofline.draw_roofline, roofs[0], accelerators)
+    if own := [roof for roof in roofs if roof.first.dataset_key == cells[0].dataset_key]:
+        same = [other for other in reversed(roofs) if alike(other.first) == alike(own[0].first)]
+        merged = Roofline(curves=sum({roof.first.machine: roof.curves for roof in same}.values(), ()))
+        draw = functools.partial(roofline.draw_roofline, merged, accelerators)
         yield Plot(name="roofline", question=roofline.QUESTION, draw=draw)
     rated = [c for c in cells if c.median("samples_per_s") and not c.is_null]
     real = [c for c in rated if c.cell.compute.kind is not ComputeKind.EMULATED]
-    for field, question, plot, alike in (
+    for field, question, plot, varied in (
         ("workers", scaling.WORKERS, scaling.plot_workers, real),
         ("ranks", scaling.RANKS, scaling.plot_ranks, rated),
     ):
-        if several := _varied(alike, field):
+        if several := _varied(varied, field):
             yield _plot(field, question, plot, several)
     jobs = [c for c in cells if c.usable and c.cell.compute.kind is not ComputeKind.NONE]
     if any(job.cell.ranks > 1 for job in jobs):

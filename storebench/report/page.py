@@ -106,6 +106,7 @@ def _evidence(content: Content) -> list[tuple[str, str]]:
         ("The cache was in the requested state", f"{verified} of {len(states)} records"),
         ("Rates larger than memory are steady", f"{of - moving} of {of} replicates"),
         ("Cells run in random order, each in its own process", f"{rounds} rounds"),
+        *(("Repeat it", command) for command in content.commands),
     ]
 
 

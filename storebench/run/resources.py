@@ -4,7 +4,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from storebench.codecs import any_size
@@ -19,7 +19,7 @@ from storebench.record.manifest import Manifest
 from storebench.record.schema import Cell
 from storebench.run.matrix import MODEL_CROPS
 from storebench.run.scenario import Scenario
-from storebench.settings.words import BOUNDED_STATES, CacheState, TrainerData
+from storebench.settings.words import BOUNDED_STATES, LOCAL, CacheState, TrainerData
 from storebench.stores.copies import StoreImage
 from storebench.system.scratch import sweep as sweep_folders
 from storebench.system.scratch import sweep_segments, user_cache_folder
@@ -40,7 +40,7 @@ def sweep(stores: Path | None = None) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Permitted:
-    """Cells that may run here, and the refusals of those of optional matrices that may not."""
+    """Cells that may run here, and the refusals of those that may not, of optional matrices or in one of the places."""
 
     cells: list[Cell]
     refused: dict[Cell, UsageError]
@@ -48,15 +48,18 @@ class Permitted:
     def lines(self) -> list[str]:
         """Return one line for each reason why cells are left out."""
         return [
-            f"{number_of(count, 'cell')} of optional matrices {'is' if count == 1 else 'are'} left out: {reason}"
+            f"{number_of(count, 'cell')} left out: {reason}"
             for reason, count in Counter(error.what for error in self.refused.values()).items()
         ]
 
 
 def permitted(scenario: Scenario, cells: Sequence[Cell], stores: Path) -> Permitted:
-    """Return the cells that may run with stores in `stores`; raise the refusal of one that is not optional."""
+    """Return the cells that may run; raise the refusal of one that is not optional, and has a state that no place holds."""
     refused = refusals(cells, stores)
     optional = scenario.optional_cells() if refused else set()
+    held = {replace(cell, place=LOCAL) for cell in cells if cell not in refused}
+    there = (cell for cell in refused if cell.place == LOCAL or Path(cell.place).is_dir())
+    optional |= {cell for cell in there if replace(cell, place=LOCAL) in held}
     for cell, reason in refused.items():
         if cell not in optional or len(refused) == len(set(cells)):
             raise reason
@@ -93,8 +96,8 @@ def refusals(cells: Iterable[Cell], stores: Path) -> dict[Cell, UsageError]:
             hint = "Mount the share, or make the folder."
             refused[cell] = UsageError("there is no such folder", where=cell.place, hint=hint)
         elif cell.cache is not CacheState.ANY and (trial := unreachable(Path(cell.place)).get(cell.cache)):
-            what = f"no cell can be {cell.cache} here: {trial}"
-            refused[cell] = UsageError(what, where=cell.place, hint="Set cache to 'any'.")
+            what = f"no cell can be {cell.cache} at {cell.place}: {trial}"
+            refused[cell] = UsageError(what, hint="Set cache to 'any'.")
     limited = [cell for cell in listed if cell.memory_bytes is not None]
     throttled = [cell for cell in listed if cell.tier is not None]
     for held, kind in ((limited, MemoryGroup), (throttled, ThrottledGroup)):

@@ -50,7 +50,8 @@ def measure_ceilings(setup: Setup) -> Ceilings:
     files, scratch = setup.pages.data_files if image is None else [], (image or store).parent
     mount = mount_of(files[0] if files else scratch)
     request_bytes = max(1, manifest.payload_bytes // max(1, manifest.count))
-    turn = replicate - replicate % DEVICE_ROUNDS
+    if not cell.place.folder or replicate >= GATHER_ROUNDS:  # a report compares folders round by round
+        turn = replicate - replicate % DEVICE_ROUNDS
     device = once(
         folder / f"device{'' if cell.tier is None else f'-{cell.tier}'}.json",
         f"device {mount.device or mount.point}, {-(-request_bytes // PAGE_BYTES)} pages, replicate {turn}",

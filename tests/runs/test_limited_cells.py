@@ -326,11 +326,11 @@ def test_optional_cells_that_are_not_permitted_are_left_out_and_named(bench: Ben
         f'\n{matrix}backends = ["lmdb", "png"]\ncache = "limited"\nmemory = "40 MiB"\noptional = true\n'
     )
     dry = without_groups(bench, "bench", scenario, "--dry-run")
-    assert "2 cells of optional matrices are left out: the page cache cannot be limited here" in dry.stdout
+    assert "2 cells left out: the page cache cannot be limited here" in dry.stdout
     assert "1 cell x 1 replicate;" in dry.stdout
     done = without_groups(bench, "bench", scenario, "--out", tmp_path / "run")
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("are left out") == 1
+    assert done.stderr.count("cells left out") == 1
     about = json.loads((tmp_path / "run" / "run.json").read_text())
     assert [one["backend"] for one in about["left_out"]] == ["lmdb", "png"]
     assert len(about["cells"]) == 1

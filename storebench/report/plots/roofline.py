@@ -62,12 +62,17 @@ def draw_roofline(
         shown += [rate for curve in curves for rate in (curve.starving.mid, curve.supply.mid)]
         shown += [point.ingestion.mid for point in roofline.points]
         rates = np.geomspace(min(shown) / 2, max(shown) * 2, 300)
+        machines = list(dict.fromkeys(curve.loader.machine for curve in curves))
         for curve, look in zip(curves, looks([curve.loader for curve in curves]), strict=True):
             delivered = [curve.delivered(float(rate)) for rate in rates]
             most = "at most" if curve.at_most else "up to"
             fed = f"{most} {number(curve.starving.mid)}/s" if curve.decided else "undecided"
             label = f"{backend_label(curve.backend)}: {fed}"
-            ax.plot(rates, delivered, **look.stroke, linewidth=1.6, label=label)
+            stroke = look.stroke
+            if machines[1:]:
+                label = f"{curve.loader.machine}, {label}"
+                stroke["linestyle"] = ("-", "--", "-.", ":")[machines.index(curve.loader.machine) % 4]
+            ax.plot(rates, delivered, **stroke, linewidth=1.6, label=label)
             end = curve.starving.mid
             ax.plot(
                 end, curve.delivered(end), color=look.colour, marker="|", markersize=13, markeredgewidth=2

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 
 from storebench.accelerators import Accelerator
 from storebench.analysis.comparison import Estimate
-from storebench.analysis.labels import backend_label, number, with_interval
+from storebench.analysis.labels import number, with_interval
 from storebench.analysis.summary import CellSummary, as_cells
 from storebench.report.plots.style import (
     MOST_CELLS,
@@ -23,7 +23,6 @@ from storebench.report.plots.style import (
 )
 
 QUESTION = "How many images per second?"
-SIZE_QUESTION = "What does speed cost in space?"
 
 
 def plot_throughput(
@@ -70,40 +69,4 @@ def plot_throughput(
         ax.set_xlim(0, 2.15 * highest)
         plain_numbers(ax.xaxis)
         finish(ax, QUESTION, shown)
-    return ax
-
-
-def plot_size(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | None = None) -> Axes:
-    """Draw samples per second against bytes on disk per sample.
-
-    Examples
-    --------
-    >>> import storebench
-    >>> results = storebench.load_results("results/reference/codecs")
-    >>> ax = storebench.plot_size(results.query("dataset == 'imagenet'"))
-    """
-    stored = [cell for cell in as_cells(results) if cell.usable and not cell.is_null]
-    cells = [cell for cell in stored if cell.fact("bytes_on_disk")][:MOST_CELLS]
-    with styled():
-        ax = new_axes(3.4, ax)
-        for cell, look in zip(cells, looks(cells), strict=True):
-            rate = cell.interval("samples_per_s") or Estimate(mid=0.0)
-            ax.errorbar(
-                float(cell.fact("bytes_on_disk")) / int(cell.fact("store_count")) / 1024,
-                rate.mid,
-                yerr=whiskers([rate]),
-                color=look.colour,
-                marker=look.marker,
-                fillstyle="none" if look.hatch else "full",
-                linestyle="none",
-                capsize=3,
-                markersize=8,
-                label=backend_label(cell.backend) + (" (at most)" if cell.at_most else ""),
-            )
-        ax.set_xlabel("size on disk (KiB per sample)")
-        ax.set_ylabel("samples/s")
-        ax.set_xlim(left=0)
-        ax.set_ylim(bottom=0)
-        plain_numbers(ax.yaxis)
-        finish(ax, SIZE_QUESTION, cells)
     return ax

@@ -45,7 +45,7 @@ def test_a_killed_cell_ran_where_the_rest_of_its_run_did() -> None:
     table = table_of(
         make_record("lmdb", run_id="b", environment=elsewhere), make_record("lmdb", run_id="a"), killed
     )
-    assert list(table["environment_key"]) == ["e2", ENVIRONMENT.key, ENVIRONMENT.key]
+    assert list(table["environment_key"]) == ["e2A", f"{ENVIRONMENT.key}B", f"{ENVIRONMENT.key}B"]
     assert list(table_of(killed)["environment_key"]) == [""]
 
 

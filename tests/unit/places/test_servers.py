@@ -182,7 +182,7 @@ def test_a_librarys_own_client_is_counted_at_the_server(cli: Cli, tmp_path: Path
         (("png:objects", "--place", "s3:here?round-trip-ms=2"), "emulates"),
         (("png:objects", "--place", "s3:here?first-byte-ms=10001"), "at most 10,000"),
         (("png:objects", "--place", "nfs:here"), "name its folder"),
-        (("png", "--place", "/dev/shm", "--cache", "cold"), "no cell can be cold here: tmpfs"),
+        (("png", "--place", "/dev/shm", "--cache", "cold"), "no cell can be cold at /dev/shm: tmpfs"),
         (("png:objects", "--place", "s3:here?first-byte-ms=2,mb-s=2"), "joined by '&'"),
         (("png:objects", "--place", "s3:here", "--cache", "cold"), "no page cache"),
         pytest.param(
