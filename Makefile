@@ -69,8 +69,10 @@ bench-%: setup ## Run scenarios/NAME.toml and report on it ('storebench scenario
 	  $(call bench,$*,$(REPORT)-$*); \
 	else $(BIN)/python -m benchmarks.$*; fi
 
-bench-profile: setup ## Plant a limit into 35 training loops: is it named, and is the gain of removing it predicted? (2 minutes)
+bench-profile: setup ## Plant limits into loops, and memory that grows: are they named, is the verdict on ordinary scripts right? (15 minutes)
 	$(BIN)/python -m benchmarks.profile_cases
+	$(BIN)/python -m benchmarks.profile_loops
+	$(BIN)/python -m benchmarks.profile_memory
 
 bench-audit: setup ## Audit loaders with a planted fault, and sound ones: which faults are named, who is accused
 	$(BIN)/python -W ignore -m benchmarks.audit_cases

@@ -4,6 +4,7 @@ import json
 import os
 from collections import Counter
 from pathlib import Path
+from typing import ClassVar
 
 from storebench.auditing.checks import report_of, starts_differ
 from storebench.auditing.log import LoaderLog, Logs
@@ -21,6 +22,8 @@ _NOTHING_SEEN = (
 
 
 class _Auditor(Watcher):
+    hooks: ClassVar = {"torch.utils.data": "storebench.profiling.torch_loaders"}
+
     def __init__(self, asked: ScriptOptions) -> None:
         self._logs, self._starts = Logs(), asked.starts
         self._logs.key = asked.key

@@ -1,6 +1,7 @@
 """The making of one batch, timed in the process that makes it; the times travel with the batch."""
 
 import contextlib
+import operator
 import os
 import time
 from collections.abc import Callable
@@ -94,31 +95,35 @@ class BatchTimer(Guard):
         self._meter.begin()
         self._clock = ThreadClock()
         self._told, self._batches = self._clock.now()._replace(ns=0), 0
+        self.ended = self._told
+        self.sampled: list[int] = []  # when each sample of the batch was there
         self.begin()
-        self._is_busy = False
-        self._sampler = StackSampler(lambda: self._is_busy)
+        self.is_busy = False
+        self._sampler = StackSampler(lambda: self.is_busy)
 
     @guarded
-    def begin(self) -> None:
-        self._collated: Moment | None = None
-        self._samples = self._longest_ns = self._longest = 0
-        self._is_busy = True
-        self._began = self._clock.now()
-
-    def sample(self, index: Any, ns: int) -> None:
-        self._samples += 1
-        if ns > self._longest_ns and isinstance(index, int):
-            self._longest_ns, self._longest = ns, index
+    def begin(self, now: Moment | None = None) -> None:
+        """Begin a batch, at a moment that was read already or now."""
+        self._collated: tuple[int, int] | None = None
+        self.sampled.clear()
+        self.is_busy = True
+        self._began = now or self._clock.now()
+        self._fetching_ns = clock()
 
     @guarded
     def begin_collate(self) -> None:
-        self._collated = self._clock.now()
+        self._collated = clock(), time.thread_time_ns()
 
     @guarded
-    def end(self) -> BatchTimes:
-        self._is_busy = False
+    def end(self, indices: Any = None) -> BatchTimes:
+        """End a batch of samples that were asked for by these indices."""
+        self.is_busy = False
         began, ended = self._began, self._clock.now()
-        collated = self._collated or ended
+        self.ended = ended
+        collated_ns, collated_cpu_ns = self._collated or (ended.ns, ended.thread_cpu_ns)
+        times = list(map(operator.sub, self.sampled, (self._fetching_ns, *self.sampled)))
+        longest_ns = max(times, default=0)
+        longest = indices[times.index(longest_ns)] if times and isinstance(indices, list) else indices
         self._batches += 1
         told = None
         if ended.ns - self._told.ns >= _TELL_EVERY_NS:
@@ -132,21 +137,21 @@ class BatchTimer(Guard):
             self._told, self._batches = ended, 0
         return BatchTimes(
             began_ns=began.ns,
-            collated_ns=collated.ns,
+            collated_ns=collated_ns,
             ended_ns=ended.ns,
-            dataset_cpu_ns=collated.thread_cpu_ns - began.thread_cpu_ns,
-            collate_cpu_ns=ended.thread_cpu_ns - collated.thread_cpu_ns,
+            dataset_cpu_ns=collated_cpu_ns - began.thread_cpu_ns,
+            collate_cpu_ns=ended.thread_cpu_ns - collated_cpu_ns,
             delayed_ns=ended.delayed_ns - began.delayed_ns,
             told=told,
             pid=os.getpid(),
-            samples=self._samples,
-            longest_ns=self._longest_ns,
-            longest=self._longest,
+            samples=len(times),
+            longest_ns=longest_ns,
+            longest=longest if isinstance(longest, int) else 0,
         )
 
     def stop(self) -> Seen:
         """Stop timing; return what was seen and no batch has told."""
-        self._is_busy = False
+        self.is_busy = False
         self._sampler.stop()
         self._meter.end()
         self._clock.close()
@@ -186,12 +191,11 @@ def _restored(first: tuple[int, int], made: tuple[Any, ...], batch: Any, last: t
 
 class _TimedSamples:
     def __init__(self, dataset: Any, timer: BatchTimer) -> None:
-        self._dataset, self._timer = dataset, timer
+        self._dataset, self._sampled = dataset, timer.sampled
 
     def __getitem__(self, index: Any) -> Any:
-        began_ns = clock()
         sample = self._dataset[index]
-        self._timer.sample(index, clock() - began_ns)
+        self._sampled.append(clock())
         return sample
 
 
@@ -211,11 +215,12 @@ class TimedFetcher:
         fetcher.collate_fn = timed_collate
 
     def fetch(self, index: Any) -> Any:
-        self._timer.begin()
+        if not self._timer.is_busy:
+            self._timer.begin()
         try:
             batch = self._fetcher.fetch(index)
         finally:
-            made = self._timer.end()
+            made = self._timer.end(index)
         return batch if made is None else self._deliver(batch, made)
 
 

@@ -144,7 +144,7 @@ def costs_of(
     replayed = even[-_MOST_REPLAYED:]
     batches = [step.made for step in replayed]
     costs = Costs(
-        workers=workers,
+        workers=workers or int(recorder.waiting_frac is not None),  # a thread that makes batches
         cores=recorder.cores,
         ahead=(recorder.prefetched // workers if workers else 0) or _AHEAD,
         series={

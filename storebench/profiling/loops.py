@@ -81,7 +81,7 @@ class Loops:
 
     def described(self, report: ProfileReport, recorder: Recorder) -> ProfileReport:
         """Return a report with the share of the script, and the waits for other loaders."""
-        others = [other for other in self.here() if other is not recorder and not other.is_drained]
+        others = [other for other in self.here() if other is not recorder]
         spent_ns = recorder.waited_ns + recorder.looped_ns
         return dataclasses.replace(
             report,

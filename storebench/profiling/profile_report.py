@@ -10,6 +10,7 @@ from pathlib import Path
 from storebench.plain_text import plain
 from storebench.probes.machine import counts_reads, mount_of
 from storebench.profiling.batch_times import BatchTimes
+from storebench.profiling.memory import MemoryReport
 from storebench.profiling.recorder import Recorder
 from storebench.profiling.stacks import CodeLine
 from storebench.settings.words import Limit
@@ -44,7 +45,6 @@ _REMEDIES = {
     Limit.MANY_WORKERS: "num_workers={0.workers_needed}",
     Limit.STARTUP: "persistent_workers=True, or less work at the start of a worker",
     Limit.STALLS: "the slowest samples, or a larger prefetch_factor",
-    Limit.AHEAD: "storebench.profile() around what the loop iterates",
     Limit.UNKNOWN: "a longer loop",
 }
 # Limits that a store of smaller or decoded images may take away.
@@ -140,6 +140,7 @@ class ProfileReport:
     suffix: str = ""  # of these
     disturbed: str = ""  # by other programs
     unseen: tuple[str, ...] = ()
+    memory: MemoryReport | None = None
 
     @property
     def step_s(self) -> float:
@@ -216,6 +217,8 @@ class ProfileReport:
             yield f"  {self.folder}: from devices {rounded_bytes(self.device_bytes or 0.0)} per batch"
         if self.suffix in _CONVERTED and self.bound in _DECODING:
             yield f"  what converting these files brings: storebench run --dataset {shlex.quote(self.folder)}"
+        if self.memory and self.memory.samples:
+            yield from (f"  {line}" for line in self.memory.lines())
         if self.unseen:
             yield f"  not seen: {'; '.join(self.unseen)}"
 

@@ -3,7 +3,9 @@
 import collections
 import contextlib
 import os
+import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,11 +24,14 @@ from storebench.profiling.batch_times import (
     time_batches,
 )
 from storebench.profiling.guard import guarded
+from storebench.profiling.memory import MemoryWatch, objects_of
 from storebench.profiling.stacks import Seen
 from storebench.profiling.watch import Watch, asking
 
 # The most steps that are kept, the last ones.
 _MOST_STEPS = 50_000
+# The kernel's counters of a moment are read again after this time.
+_SAME_NS = 10_000
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,12 +66,15 @@ class Recorder(Watch):
         self.tensors = 1  # of the first batch
         self.pid, self.cores = os.getpid(), len(os.sched_getaffinity(0))
         self.is_ahead = False  # whether a thread inside the loader asks for batches ahead of the loop
-        self.is_drained = False  # whether a thread asks, which may hand the batches over to the loop
+        self.consumer = collections.Counter[
+            str
+        ]()  # looks at the main thread while another one asks for the batches
         self.timer: BatchTimer | None = None  # of batches that this process makes
         self.steps: collections.deque[LoopStep] = collections.deque(maxlen=_MOST_STEPS)
         self.epochs = 0
         self.ends_ns = 0  # of epochs, from the last request on
         self.seen = Seen.nothing()
+        self.memory = MemoryWatch()
         self._loader: Callable[[], Any] = lambda: None
         self._place = self._thread = 0  # in the epoch; the one that began it
         self._open: LoopStep | None = None  # given, and the next not yet requested
@@ -83,6 +91,7 @@ class Recorder(Watch):
         self._loader = weakref.ref(loader)
         self.workers, self.batch_size = loader.num_workers, loader.batch_size
         self.persists = loader.persistent_workers
+        self.memory.objects = objects_of(loader.dataset)
         self.prefetched = loader.num_workers * (loader.prefetch_factor or 0)
         self.makes = False
         self._stop_timer()
@@ -124,14 +133,32 @@ class Recorder(Watch):
             self._ready = ready()
         thread = threading.get_ident()
         is_side_thread = not self.is_wrapped and thread != threading.main_thread().ident
-        self.is_drained = self.is_drained or is_side_thread or self._thread not in (0, thread)
+        if not self.consumer and (is_side_thread or self._thread not in (0, thread)):
+            self.consumer["begun"] = 1
+            threading.Thread(target=self._watch_consumer, daemon=True).start()
         now = self._now()
         if self._open is not None:
             self._close(now)
         self._asked = now
         if self.makes:
             self.timer = self.timer or BatchTimer()
-            self.timer.begin()
+        if self.timer is not None and not self.is_ahead:
+            self.timer.begin(now)
+
+    def _watch_consumer(self) -> None:
+        """Look whether the main thread waits for batches: its loop is not that of the thread which asks for them."""
+        main, pid = threading.main_thread().ident, self.pid
+        while self._thread and os.getpid() == pid and (frame := sys._current_frames().get(main or 0)):  # noqa: SLF001
+            file, name = os.path.basename(frame.f_code.co_filename), frame.f_code.co_name  # noqa: PTH119
+            is_waiting, is_joining = file in ("threading.py", "queue.py"), "join" in name or "tstate" in name
+            self.consumer["joining" if is_joining else "waiting" if is_waiting else "looping"] += 1
+            time.sleep(0.02)
+
+    @property
+    def waiting_frac(self) -> float | None:
+        """The share of the time that the main thread waits for batches of another one; None if the loop asks itself."""
+        looks = self.consumer["waiting"] + self.consumer["looping"]
+        return self.consumer["waiting"] / looks if looks > self.consumer["joining"] else None
 
     def _close(self, now: Moment) -> None:
         step, self._open = self._open, None
@@ -163,7 +190,7 @@ class Recorder(Watch):
             place=self._place,
             asked_ns=asked.ns - self._iter_ns,
             wait_ns=now.ns - asked.ns + self._iter_ns,
-            wait_cpu_ns=thread_ns if self.workers else cpu_ns,
+            wait_cpu_ns=thread_ns if self.workers or self.consumer else cpu_ns,
             wait_delayed_ns=now.delayed_ns - asked.delayed_ns,
             ready=self._ready,
             made=self._made,
@@ -171,6 +198,7 @@ class Recorder(Watch):
         if not self.steps:
             self.tensors = max(1, _count_tensors(batch))
         self.steps.append(self._open)
+        self.memory.note(batch, is_first=not self._place)
         self._made = self._ready = None
         self._place += 1
         self._iter_ns = 0
@@ -196,6 +224,7 @@ class Recorder(Watch):
         if self._clock is not None:
             self._clock.close()
             self._clock = None
+        self.memory.ended.set()
         self._stop_timer()
 
     def _stop_timer(self) -> None:
@@ -218,6 +247,8 @@ class Recorder(Watch):
         return "" if self._others is None or is_shared else self._others.conditions().disturbed
 
     def _now(self) -> Moment:
+        if self.timer is not None and not self.is_ahead and clock() - self.timer.ended.ns < _SAME_NS:
+            return self.timer.ended
         self._clock = self._clock or ThreadClock()
         return self._clock.now()
 

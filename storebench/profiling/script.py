@@ -12,8 +12,8 @@ import signal
 import sys
 import threading
 import types
-from collections.abc import Sequence
-from typing import NamedTuple, NoReturn
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, NamedTuple, NoReturn
 
 from storebench.profiling.guard import Guard
 from storebench.profiling.stacks import WATCHERS
@@ -21,6 +21,9 @@ from storebench.profiling.stacks import WATCHERS
 
 class Watcher:
     """What a command does beside the script that it runs."""
+
+    hooks: ClassVar[Mapping[str, str]]
+    """The module that watches the loaders of another from its import on."""
 
     def begin(self) -> None:
         """Note that the script begins."""
@@ -85,21 +88,23 @@ class _End:
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
-    """Watch torch's loaders once the script has imported them: imported any earlier, torch would miss its settings."""
+    """Watch loaders once the script has imported them: imported any earlier, torch would miss its settings."""
+
+    def __init__(self, hooks: Mapping[str, str]) -> None:
+        self._hooks = hooks
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if name != "torch.utils.data":
+        if name not in self._hooks:
             return None
-        sys.meta_path.remove(self)
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 
             def execute_and_watch(module: types.ModuleType) -> None:
                 execute(module)
-                Guard().attempt(lambda: importlib.import_module("storebench.profiling.torch_loaders"))
+                Guard().attempt(lambda: importlib.import_module(self._hooks[name]))
 
             spec.loader.exec_module = execute_and_watch  # type: ignore[method-assign]
         return spec
@@ -119,7 +124,7 @@ def run_script(watcher: Watcher) -> None:
         folder = os.getcwd() if asked.as_module else os.path.dirname(os.path.realpath(name))  # noqa: PTH109, PTH120
         sys.path = [folder, *sys.path]
     watcher.begin()
-    sys.meta_path.insert(0, _AfterImport())
+    sys.meta_path.insert(0, _AfterImport(watcher.hooks))
     end.precede()
     try:
         if asked.as_module:

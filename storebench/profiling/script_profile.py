@@ -5,6 +5,7 @@ import json
 import os
 import statistics
 from pathlib import Path
+from typing import ClassVar
 
 from storebench.profiling.guard import say
 from storebench.profiling.loops import loops
@@ -24,6 +25,11 @@ _NOTHING_SEEN = (
 
 
 class _Profiler(Watcher):
+    hooks: ClassVar = {
+        "torch.utils.data": "storebench.profiling.torch_loaders",
+        "storebench.loading.torch_loader": "storebench.profiling.store_loader",
+    }
+
     def begin(self) -> None:
         loops.begin_script()
 

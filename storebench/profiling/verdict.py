@@ -85,13 +85,9 @@ class _Steps:
 
 def report_of(recorder: Recorder) -> ProfileReport:
     steps = _sorted(recorder)
-    if recorder.is_drained or len(steps.even) < _LEAST_STEPS:
+    if len(steps.even) < _LEAST_STEPS:
         return ProfileReport(
-            bound=Limit.AHEAD if recorder.is_drained else Limit.UNKNOWN,
-            loader=recorder.name if recorder.is_drained else "",
-            steps=len(steps.judged),
-            epochs=recorder.epochs,
-            workers=recorder.workers,
+            bound=Limit.UNKNOWN, steps=len(steps.judged), epochs=recorder.epochs, workers=recorder.workers
         )
     report = _evidence(recorder, steps)
     costs, shares = costs_of(recorder, steps.even, report, is_fitted=not steps.are_starts)
@@ -106,7 +102,7 @@ def report_of(recorder: Recorder) -> ProfileReport:
 
 def _sorted(recorder: Recorder) -> _Steps:
     lag = max(1, recorder.workers)
-    steps, first_epoch = _alike([step for step in recorder.steps if step.loop_ns is not None], lag)
+    steps, first_epoch = _alike(_of_consumer(recorder), lag)
     # Workers make their first batches side by side, so these arrive faster than any later ones can.
     steady = [step for step in steps if step.place >= lag] or [step for step in steps if step.place]
     are_starts = len(steady) < _LEAST_STEPS <= sum(not step.place for step in steps)
@@ -127,6 +123,16 @@ def _sorted(recorder: Recorder) -> _Steps:
         first_epoch=first_epoch,
         are_starts=are_starts,
     )
+
+
+def _of_consumer(recorder: Recorder) -> list[LoopStep]:
+    """Return the whole steps, as the main thread sees them if another one asks for the batches."""
+    frac = recorder.waiting_frac
+    steps = [(step, step.wait_ns + step.loop_ns) for step in recorder.steps if step.loop_ns is not None]
+    if frac is None:
+        return [step for step, _ in steps]
+    waits = [(step, round(frac * ns), round((1 - frac) * ns)) for step, ns in steps]
+    return [dataclasses.replace(step, wait_ns=wait_ns, loop_ns=loop_ns) for step, wait_ns, loop_ns in waits]
 
 
 def _alike(steps: list[LoopStep], lag: int) -> tuple[list[LoopStep], float]:
@@ -217,6 +223,7 @@ def _evidence(recorder: Recorder, steps: _Steps) -> ProfileReport:
         suffix=suffix,
         disturbed=recorder.disturbance() or "",
         unseen=tuple(unseen_of(recorder, folder, is_inside_seen=bool(steps.made))),
+        memory=recorder.memory.report(),
     )
 
 

@@ -65,7 +65,6 @@ class Limit(enum.StrEnum):
     MANY_WORKERS = "too many workers"
     STARTUP = "the start of epochs"
     STALLS = "stalls"
-    AHEAD = "the loop was not seen: a thread asks for its batches"
     UNKNOWN = "too few steps"
 
 

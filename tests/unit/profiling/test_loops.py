@@ -139,13 +139,31 @@ def test_a_loader_made_anew_for_each_epoch_is_one(loops: Loops) -> None:
 
 
 @pytest.mark.parametrize("is_begun_there", [False, True])
-def test_a_thread_that_reads_ahead_is_no_loop(is_begun_there: bool, loops: Loops) -> None:
-    loader = DataLoader(Photos(40, 0.001), batch_size=1)
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("is_slow", [False, True])
+def test_around_a_thread_that_reads_ahead_the_loop_is_judged(
+    is_begun_there: bool, workers: int, is_slow: bool, loops: Loops
+) -> None:
+    loader = DataLoader(Photos(60, 0.04 if is_slow else 0.0), batch_size=1, num_workers=workers)
     for _ in ahead(loader if is_begun_there else iter(loader)):  # type: ignore[arg-type]
-        time.sleep(0.02)
+        time.sleep(0.001 if is_slow else 0.04)
     verdict = loops.verdict()
     assert verdict is not None
-    assert verdict[0].bound is Limit.AHEAD
+    assert (verdict[0].bound is Limit.COMPUTE) is not is_slow
+    assert (verdict[0].wait_frac > 0.5) is is_slow
+
+
+def test_a_loop_in_a_thread_is_a_loop(loops: Loops) -> None:
+    def train() -> None:
+        for _ in DataLoader(Photos(40, 0.0), batch_size=1):
+            time.sleep(0.02)
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    thread.join()
+    verdict = loops.verdict()
+    assert verdict is not None
+    assert verdict[0].bound is Limit.COMPUTE
 
 
 def test_around_a_thread_that_reads_ahead_the_loop_is_seen() -> None:
