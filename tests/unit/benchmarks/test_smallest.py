@@ -21,11 +21,23 @@ SCRIPTS = {
     "prep": (*CIFAR, *SMALL),
     "profile_cases": ("--only", "slow transform, generator"),
     "profile_overhead": ("--seconds", "0.1", "--only", "generator"),
+    "profile_loops": ("--only", "plain"),
+    "profile_memory": ("--only", "nothing"),
     "readers": (*CIFAR, *SMALL),
     "verdicts": (),
 }
-# Modules of others, and scripts that other tests start.
-APART = {"control_groups", "plan_error", "recommended_loops", "runs", "sizing", "turns"}
+# Modules of others, scripts that other tests start, and one that needs libraries of transforms.
+APART = {
+    "control_groups",
+    "gate_cases",
+    "history",
+    "operations",
+    "plan_error",
+    "recommended_loops",
+    "runs",
+    "sizing",
+    "turns",
+}
 FOLDER = Path(__file__).parents[3]
 
 

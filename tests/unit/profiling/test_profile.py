@@ -95,7 +95,8 @@ def test_batches_are_the_same(kind: str, capsys: pytest.CaptureFixture[str]) -> 
     for _ in range(epochs):
         assert str(list(profiled)) == str(plain)
     report = profiled.report()
-    assert (report.steps, report.epochs) == (epochs * len(plain), epochs)
+    judged = epochs - bool(report.first_epoch)  # one that took much longer is told apart
+    assert (report.steps, report.epochs) == (judged * len(plain), epochs)
     assert not multiprocessing.active_children() or kind == "persistent"
     assert capsys.readouterr().err.count("storebench profile: ") == 1  # however many epochs
     if not isinstance(loader, Iterator):
@@ -128,6 +129,7 @@ def test_a_loaders_error_is_its_own(workers: int) -> None:
 
 
 def test_leaving_the_loop_ends_the_workers_and_shows_the_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+    gc.collect()  # workers of the test before
     for step, _ in enumerate(storebench.profile(DataLoader(Squares(200), batch_size=2, num_workers=2))):
         if step == 8:
             break
