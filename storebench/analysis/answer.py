@@ -202,7 +202,10 @@ def answer(
         changes.append(f"Enough for an accelerator below {rate} images/s: {choices[0].label}.")
     if best and limit and limit.gain > 1:
         changes.append(f"What limits {best.label} is {limit.limit}: {limit.remedy}.")
-    converts = best and taken and is_installed(best.cell.cell.backend.format)
+    converts = best and is_installed(best.cell.cell.backend.format)
+    command = _command(best, base) if best and converts else ""
+    if best and command and not taken and best.loss is not TrainingChange.NOTHING and best.may_be_faster:
+        changes.append(f"To convert all the same: {command}")
     return Answer(
         sentence=sentence,
         conditions=_conditions(panel, base, best),
@@ -216,7 +219,7 @@ def answer(
             *(_after(best) if best and taken else ()),
         ),
         changes=tuple(changes),
-        command=_command(best, base) if best and converts else "",
+        command=command if taken else "",
     )
 
 

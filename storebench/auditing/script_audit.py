@@ -16,8 +16,8 @@ from storebench.profiling.watch import watchers
 from storebench.system.whole_files import write_whole
 
 _NOTHING_SEEN = (
-    "storebench audit: cannot be told: this process iterated no torch DataLoader. Audit another loader by"
-    " storebench.audit(loader)"
+    "storebench audit: cannot be told: this process iterated no torch DataLoader. Audit another loader,"
+    " such as storebench.Loader, by storebench.audit(loader)"
 )
 
 

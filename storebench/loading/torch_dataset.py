@@ -62,6 +62,8 @@ class StoreDataset(torch_data.Dataset[tuple[Any, int]]):
         Format, codec, reader and options.
     transform, pil
         As given.
+    classes, names
+        The names of the classes, in the order of the labels, and of the samples.
 
     Raises
     ------

@@ -27,6 +27,7 @@ _TEXTS = {
         "au_kind",
         "code.digest",
         "code.commit",
+        "conditions.disturbed",
         "digests.order",
     ),
     *("digests.loss", "cache.applies_to", "cache.metadata", "store.samples_digest", "store.origin"),

@@ -81,6 +81,18 @@ def test_an_interrupted_one_is_continued_and_answers_the_same_question(
     assert any(line.strip().startswith("your files ") for line in done.stdout.splitlines())
 
 
+def test_it_can_be_shared(answered: tuple[Path, CompletedText], bench: Bench, tmp_path: Path) -> None:
+    shared = tmp_path / "machine.json.xz"
+    assert bench.cli("share", answered[0], "--out", shared).returncode == 0
+    validated = bench.cli("validate", shared)
+    assert validated.returncode == 0, validated.stdout
+    done = [
+        bench.cli("report", run, "--out", tmp_path / run.name, "--json") for run in (answered[0], shared)
+    ]
+    first, second = (json.loads(one.stdout or one.stderr)["answer"] for one in done)
+    assert first.startswith("On a busy machine") is second.startswith("On a busy machine")
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

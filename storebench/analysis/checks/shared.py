@@ -16,9 +16,11 @@ from storebench.record.shared import read_shared
 # Figures are rounded to five digits.
 _ROUNDING = 1e-4
 
-# A path or an address, and what may look like one: numbered places, and the clock rate of a processor.
+# A path or an address, and what may look like one: numbered places, the clock rate of a processor, and settings.
 _NAMED = re.compile(r'"[^"]*[/\\@][^"]*"')
-_PERMITTED = re.compile(r'"(/place-\d+|(copy:)?s3:http://server-\d+/bucket|[^/\\@]* @ [\d.]+GHz)"')
+_PERMITTED = re.compile(
+    r'"(/place-\d+|(copy:)?s3:http://server-\d+/bucket|[^/\\@]* @ [\d.]+GHz|I/O (class|priority))"'
+)
 
 
 def stated(cells: Sequence[CellSummary]) -> list[dict[str, Any]]:

@@ -417,6 +417,7 @@ def test_a_first_run_ends_with_the_answer_of_its_report(
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)
     assert printed.splitlines()[0] == told["answer"]
+    assert "storebench convert lmdb+jpeg --dataset /photos --image-size 256" in " ".join(printed.split())
     assert (told["base"], told["choice"], told["best"]) == ("original", None, "lmdb+jpeg")
     assert [row["choice"] for row in told["choices"]] == [
         "your files",

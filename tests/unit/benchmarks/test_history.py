@@ -10,6 +10,7 @@ from benchmarks.history import append, plots, steps
 
 
 def test_sessions_become_a_line(tmp_path: Path) -> None:
+    pytest.importorskip("ruptures")
     for number, median in enumerate([0.1, 0.3, 0.2]):
         content = {
             "datetime": "2026-01-01T03:17:00",
