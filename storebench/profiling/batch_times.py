@@ -164,7 +164,6 @@ class BatchTimer(Guard):
     def stop(self) -> Seen:
         """Stop timing; return what was seen and no batch has told."""
         self.is_busy = False
-        self._operations.end()
         self._operations.steps.clear()
         self._sampler.stop()
         self._meter.end()

@@ -1,7 +1,6 @@
 """Which operation of making a sample runs: opening, decoding, a step of a pipeline, or a function."""
 
 import ast
-import atexit
 import contextlib
 import ctypes
 import functools
@@ -100,9 +99,7 @@ class Operations:
             self._on = ctypes.c_int32.in_dll(kernel, "storebench_ticking")
             self._ticks = ctypes.c_int64.in_dll(kernel, "storebench_ticks")
             asked = struct.pack("@q4P", _EVERY_NS, *pointers, id(self._own_look))
-            python.Py_IncRef(ctypes.py_object(self._own_look))  # a call may be pending when all else is gone
             self._has_ticks = not kernel.storebench_tick(asked)
-            atexit.register(self.stop)  # no tick may come when the interpreter is gone
 
     def begin(self, looks: Counter[Place]) -> None:
         if self._has_ticks and threading.current_thread() is threading.main_thread():
@@ -110,9 +107,6 @@ class Operations:
 
     def end(self) -> None:
         self._on.value = 0
-
-    def stop(self) -> None:
-        self._has_ticks, self._on.value = False, 0
 
     def _look(self) -> None:
         count = self._ticks.value - self._last
@@ -127,7 +121,7 @@ class Operations:
             # A handler of signals, which Python may call here, raises an error of the program.
             if any(is_users(frame) for frame, _ in traceback.walk_tb(error.__traceback__)):
                 raise
-            self.stop()
+            self._has_ticks, self._on.value = False, 0
         self._spare_ns -= time.thread_time_ns() - began_ns
 
     def _see(self, innermost: types.FrameType, count: int) -> None:

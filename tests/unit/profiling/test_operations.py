@@ -160,10 +160,3 @@ def test_errors_of_handlers_of_signals_reach_the_dataset() -> None:
     assert limited.raised == limited.caught == 400
     assert report.operations
     assert 0.0009 < report.sample_s["p50"] <= report.sample_s["p95"] <= report.sample_s["p99"]
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_nothing_is_looked_at_after_the_loop(workers: int) -> None:
-    """A tick after the end of the interpreter ends the program with SIGSEGV."""
-    report_of(DataLoader(Samples(grey, count=8), batch_size=4, num_workers=workers))
-    assert not ctypes.c_int32.in_dll(ctypes.CDLL(str(LIBRARY)), "storebench_ticking").value
