@@ -21,7 +21,7 @@ PER_FORMAT := --cache warm --max-steps 50
 bench = $(BIN)/storebench bench scenarios/$(1).toml --out $(RUNS)/$(NOW)-$(1) --report $(2)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-peers data bench-all bench-paper bench-gpu bench-profile bench-operations bench-audit bench-png bench-hdf5 bench-memory bench-leveldb bench-lmdb bench-ci \
+.PHONY: help setup setup-peers data bench-all bench-paper bench-gpu bench-profile bench-audit bench-png bench-hdf5 bench-memory bench-leveldb bench-lmdb bench-ci \
         reference plan-error docs site test test-full test-faults mutants lint clean distclean
 
 help: ## List the targets
@@ -73,14 +73,6 @@ bench-profile: setup ## Plant limits into loops, and memory that grows: are they
 	$(BIN)/python -m benchmarks.profile_cases
 	$(BIN)/python -m benchmarks.profile_loops
 	$(BIN)/python -m benchmarks.profile_memory
-
-# In an environment of its own: the tests look at which decoders are installed.
-OPERATIONS := .venv-operations/bin/python
-bench-operations: setup ## Which operation of a sample costs what: shares and gains against direct timing, in ten pipelines of real libraries
-	test -x $(OPERATIONS) || $(PYTHON) -m venv .venv-operations
-	$(OPERATIONS) -m pip install --quiet $(CONSTRAINTS) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) $(TORCH)
-	$(OPERATIONS) -m pip install --quiet $(CONSTRAINTS) -e . albumentations imageio monai opencv-python-headless simplejpeg torchvision
-	$(OPERATIONS) -m benchmarks.operations "$${STOREBENCH_DATA:-data}/imagenet"
 
 bench-audit: setup ## Audit loaders with a planted fault, and sound ones: which faults are named, who is accused
 	$(BIN)/python -W ignore -m benchmarks.audit_cases

@@ -4,14 +4,12 @@ import contextlib
 import operator
 import os
 import time
-from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from storebench.probes.batch_io import IoMeter
 from storebench.profiling.guard import Guard, guarded
-from storebench.profiling.operations import operations_of
-from storebench.profiling.stacks import Place, Seen, StackSampler
+from storebench.profiling.stacks import Seen, StackSampler
 from storebench.profiling.watch import Carried
 
 clock = time.monotonic_ns
@@ -97,11 +95,10 @@ class BatchTimer(Guard):
         self._meter.begin()
         self._clock = ThreadClock()
         self._told, self._batches = self._clock.now()._replace(ns=0), 0
-        self.ended = self._began = self._told
+        self.ended = self._told
         self.sampled: list[int] = []  # when each sample of the batch was there
+        self.begin()
         self.is_busy = False
-        self._looks, self._times = Counter[Place](), Counter[int]()
-        self._operations = operations_of(os.getpid())
         self._sampler = StackSampler(lambda: self.is_busy)
 
     @guarded
@@ -112,7 +109,6 @@ class BatchTimer(Guard):
         self.is_busy = True
         self._began = now or self._clock.now()
         self._fetching_ns = clock()
-        self._operations.begin(self._looks)
 
     @guarded
     def begin_collate(self) -> None:
@@ -122,12 +118,10 @@ class BatchTimer(Guard):
     def end(self, indices: Any = None) -> BatchTimes:
         """End a batch of samples that were asked for by these indices."""
         self.is_busy = False
-        self._operations.end()
         began, ended = self._began, self._clock.now()
         self.ended = ended
         collated_ns, collated_cpu_ns = self._collated or (ended.ns, ended.thread_cpu_ns)
         times = list(map(operator.sub, self.sampled, (self._fetching_ns, *self.sampled)))
-        self._times.update(int(float(f"{ns:.2e}")) for ns in times)
         longest_ns = max(times, default=0)
         longest = indices[times.index(longest_ns)] if times and isinstance(indices, list) else indices
         self._batches += 1
@@ -138,7 +132,7 @@ class BatchTimer(Guard):
                 batches=self._batches,
                 cpu_ns=ended.cpu_ns - self._told.cpu_ns,
                 device_bytes=io.device_read_bytes if io else 0,
-                seen=self._seen(),
+                seen=self._sampler.take(),
             )
             self._told, self._batches = ended, 0
         return BatchTimes(
@@ -155,20 +149,13 @@ class BatchTimer(Guard):
             longest=longest if isinstance(longest, int) else 0,
         )
 
-    def _seen(self) -> Seen:
-        seen = self._sampler.take()._replace(places=Counter(self._looks), samples=Counter(self._times))
-        self._looks.clear()
-        self._times.clear()
-        return seen
-
     def stop(self) -> Seen:
         """Stop timing; return what was seen and no batch has told."""
         self.is_busy = False
-        self._operations.steps.clear()
         self._sampler.stop()
         self._meter.end()
         self._clock.close()
-        return self._seen()
+        return self._sampler.take()
 
 
 class _Stamp:

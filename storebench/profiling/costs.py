@@ -1,7 +1,6 @@
 """What the parts of a loop cost, from its measured times, and how long its steps would take at other costs."""
 
 import dataclasses
-import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -35,29 +34,28 @@ def replayed_s(
     ahead: int,
     receive_s: float = 0.0,
     pin_s: float = 0.0,
-    in_order: bool = True,
 ) -> float:
     """Return the seconds per step of a long loop, from the times of its steps and of making their batches.
 
-    As in torch: a worker is asked for another batch when the loop takes one of its own, `ahead` of them at first, and
-    they are given in order unless any order will do. Without workers, the loop makes them.
+    As in torch: worker i % workers makes batch i, which is asked for when the loop takes the one that is `ahead` before
+    it, and batches are given in order. Without workers, the loop makes them.
     """
     count = len(makes_s)
     if not workers:
         return (sum(makes_s) + sum(loops_s)) / count + receive_s + pin_s
     now = pinned = lap_s = 0.0
-    free, ready = [0.0] * workers, list[tuple[float, float, int]]()
-    for step in range(-ahead, 2 * count):
-        worker = step % workers
-        if step >= 0:
-            # The queue is empty before the first lap, and as usual before the second.
-            lap_s = now if step == count else lap_s
-            _, made, worker = heapq.heappop(ready)
-            pinned = max(pinned, made) + pin_s
-            now = max(now, pinned) + receive_s
-        free[worker] = made = max(free[worker], now) + makes_s[(step + ahead) % count]
-        heapq.heappush(ready, (step if in_order else made, made, worker))
-        now += loops_s[step % count] if step >= 0 else 0.0
+    made = [0.0] * (2 * count)
+    given = [0.0] * (2 * count)
+    for step in range(2 * count):
+        # The queue is empty before the first lap, and as usual before the second.
+        if step == count:
+            lap_s = now
+        asked = given[step - ahead] if step >= ahead else 0.0
+        free = made[step - workers] if step >= workers else 0.0
+        made[step] = max(asked, free) + makes_s[step % count]
+        pinned = max(pinned, made[step]) + pin_s
+        given[step] = now = max(now, pinned) + receive_s
+        now += loops_s[step % count]
     return (now - lap_s) / count
 
 
@@ -76,7 +74,6 @@ class Costs:
     receiving_s: float = 0.0
     rest_s: float = 0.0  # of a step, if workers are not its longest stage
     stretch: float = 1.0  # of the workers' time, if they are
-    in_order: bool = True  # whether batches are given so
 
     @property
     def making_s(self) -> float:
@@ -99,7 +96,6 @@ class Costs:
             ahead=self.workers * self.ahead,
             receive_s=self.receiving_s + self.rest_s,
             pin_s=self.wall[Limit.PINNING],
-            in_order=self.in_order,
         )
 
     def with_share(self, share: float, *parts: Limit) -> "Costs":
@@ -214,7 +210,7 @@ def _making(
     }
     if not made:
         return wall, cpu, {}
-    seen = recorder.seen.waits["all"] * blocked_s / making_s
+    seen = recorder.seen.lines.total() * blocked_s / making_s
     reading_s = blocked_s * min(1.0, recorder.seen.waits["io"] / max(1.0, seen))
     parts_s = {
         "on a CPU": making_s - delayed_s - blocked_s,

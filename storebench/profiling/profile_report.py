@@ -1,4 +1,4 @@
-"""What a profile says: the limit, the predicted gain, and the evidence, in at most ten lines."""
+"""What a profile says: the limit, the predicted gain, and the evidence, in at most twelve lines."""
 
 import linecache
 import shlex
@@ -11,16 +11,14 @@ from storebench.plain_text import plain
 from storebench.probes.machine import counts_reads, mount_of
 from storebench.profiling.batch_times import BatchTimes
 from storebench.profiling.memory import MemoryReport
-from storebench.profiling.operations import DECODE
 from storebench.profiling.recorder import Recorder
-from storebench.profiling.stacks import Place
+from storebench.profiling.stacks import CodeLine
 from storebench.settings.words import Limit
 from storebench.units import number_of, rounded_bytes
 
 # Of fewer looks, the shares of lines are too rough to stand beside measured times.
 LEAST_LOOKS = 30
-_SHOWN_OPERATIONS, _MOST_LINES = 4, 10
-_PAYS = 1.10  # the least gain without decoding for which converting is advised
+_SHOWN_LINES, _MOST_LINES = 2, 12
 # A share of the time below this is not shown.
 _SHOWN_FRAC = 0.01
 # The folder of the files has this share of those of their kind that were seen open.
@@ -58,16 +56,6 @@ _DECODING = (
     Limit.WORKERS,
     Limit.LOADER,
 )
-
-
-@dataclass(frozen=True)
-class Operation:
-    """An operation of the making of a sample."""
-
-    name: str
-    share: float  # of the making
-    seconds: float  # per batch
-    gain: float  # how many times as fast the loop is predicted to be without it
 
 
 @dataclass(frozen=True)
@@ -146,10 +134,6 @@ class ProfileReport:
     worker_start_s: float | None = None
     startup_s: float = 0.0
     stall_s: float = 0.0
-    reordered: float = 1.0  # times as fast if batches came in any order; if there are slow samples
-    sample_s: Mapping[str, float] = field(default_factory=dict)  # quantiles of the dataset's time
-    operations: tuple[Operation, ...] = ()  # the most expensive first
-    decoding: float | None = None  # how many times as fast without all decoding
     looks: int = 0  # at the line that makes a batch
     hot: tuple[HotLine, ...] = ()
     folder: str = ""  # of nearly all files that the dataset opened
@@ -166,19 +150,16 @@ class ProfileReport:
     @property
     def remedy(self) -> str:
         """What to try."""
-        if self.bound is Limit.TRANSFORM and self.operations:
-            name = self.operations[0].name
-            cheaper = "a faster decoder" if name.startswith(DECODE) else f"a cheaper {name}"
-            return f"{cheaper}, or images stored decoded" if self.may_convert else cheaper
         return self.advice or _REMEDIES[self.bound].format(self)
 
-    @property
-    def may_convert(self) -> bool:
-        """Whether a store of decoded images may gain something worth the while."""
-        return self.decoding is None or self.decoding >= _PAYS
-
     def __str__(self) -> str:
-        return "\n".join(map(plain, list(self._lines())[:_MOST_LINES]))
+        above, below = list(self._lines()), list(self._lines_below())
+        most = min(_SHOWN_LINES, _MOST_LINES - len(above) - len(below))
+        hot = [
+            f"  {line.share:.0%} in {Path(line.file).name}:{line.line}  {line.text[:70]}"
+            for line in self.hot[: most if self.looks >= LEAST_LOOKS else 0]
+        ]
+        return "\n".join(map(plain, (*above, *hot, *below)))
 
     def _lines(self) -> Iterator[str]:
         if not self.total_s:
@@ -186,8 +167,6 @@ class ProfileReport:
         else:
             yield f"storebench profile: limited by {self.bound}; {self.wait_frac:.0%} of the time is waiting for data"
             yield f"  try: {self.remedy}; predicted without this limit: {self.gain:.2f} times as fast"
-        for line in self.hot[: self.bound in (Limit.LOCK, Limit.REPEATED, Limit.WAITING)]:
-            yield f"  {line.share:.0%} in {Path(line.file).name}:{line.line}  {line.text[:70]}"
         if self.loader:
             frac = (
                 "" if self.script_frac is None else f"; its loop takes {self.script_frac:.0%} of the script"
@@ -204,41 +183,44 @@ class ProfileReport:
         if self.parts_s:
             workers = number_of(self.workers, "worker")
             yield _times(f"per batch, {workers}" if self.workers else "per batch", self.parts_s)
-        if self.operations:
-            rows = self.operations[:_SHOWN_OPERATIONS]
-            shown = {row.name: f"{row.share:.0%} ({row.gain:.2f})" for row in rows}
-            yield _row("operations (times as fast without)", shown)
+        if self.shares:
+            yield _row("making batches", {name: f"{share:.0%}" for name, share in self.shares.items()})
         if notes := "; ".join(self._notes()):
             yield f"  {notes}"
-        if self.suffix in _CONVERTED and self.bound in _DECODING:
-            gain = f"without decoding at most {self.decoding:.2f} times as fast, " if self.decoding else ""
-            command = f"storebench run --dataset {shlex.quote(self.folder)}"
-            yield f"  converting these files: {gain}{command if self.may_convert else 'it does not pay'}"
-        if self.memory and self.memory.samples:
-            yield from (f"  {line}" for line in self.memory.lines())
-        if self.unseen:
-            yield f"  not seen: {'; '.join(self.unseen)}"
-        if self.sample_s:
-            yield _times("per sample", self.sample_s)
-        if self.by_workers:
-            factors = {f"{count}": f"{factor:.2f} times" for count, factor in self.by_workers.items()}
-            yield _row("as fast by workers (predicted)", factors)
-        if self.shares:
-            shares = {name: f"{share:.0%}" for name, share in self.shares.items()}
-            yield _row("making batches", shares | {"from devices": rounded_bytes(self.device_bytes or 0.0)})
 
     def _notes(self) -> Iterator[str]:
         if self.disturbed:
             yield f"{self.disturbed}: repeat this on an idle machine"
         if self.first_loops_s > _SHOWN_FRAC * self.judged_s:
             yield f"first steps of the loop: {self.first_loops_s:.1f} s"
-        if self.startup_s + self.stall_s > _SHOWN_FRAC * self.total_s:
-            yield f"starts of epochs: {self.startup_s:.2f} s, stalls: {self.stall_s:.2f} s"
         if self.first_epoch:
             lost = "" if self.workers else ", and workers would not have what this process caches"
             yield f"epoch 1 was {self.first_epoch:.1f} times as long: this is about the later ones{lost}"
         if self.slow:
-            yield f"{self.slow}; in any order (in_order=False) {self.reordered:.2f} times as fast"
+            yield str(self.slow)
+
+    def _lines_below(self) -> Iterator[str]:
+        if not self.total_s:
+            return
+        if self.by_workers:
+            factors = {f"{count}": f"{factor:.2f} times" for count, factor in self.by_workers.items()}
+            yield _row("as fast by workers (predicted)", factors)
+        waits = {"first batch": f"{self.first_batch_s:.2f} s"}
+        if self.worker_start_s is not None:
+            waits["of it workers' start"] = f"{self.worker_start_s:.2f} s"
+        if self.startup_s + self.stall_s > _SHOWN_FRAC * self.total_s:
+            waits |= {"starts of epochs": f"{self.startup_s:.2f} s", "stalls": f"{self.stall_s:.2f} s"}
+        if self.prefetched and self.ready_batches is not None:
+            waits["batches ready"] = f"{self.ready_batches:.1f} of {self.prefetched}"
+        yield _row("waits", waits)
+        if self.folder:
+            yield f"  {self.folder}: from devices {rounded_bytes(self.device_bytes or 0.0)} per batch"
+        if self.suffix in _CONVERTED and self.bound in _DECODING:
+            yield f"  what converting these files brings: storebench run --dataset {shlex.quote(self.folder)}"
+        if self.memory and self.memory.samples:
+            yield from (f"  {line}" for line in self.memory.lines())
+        if self.unseen:
+            yield f"  not seen: {'; '.join(self.unseen)}"
 
 
 def _times(title: str, seconds: Mapping[str, float | None]) -> str:
@@ -249,13 +231,13 @@ def _row(title: str, cells: Mapping[str, str]) -> str:
     return f"  {title}: " + ", ".join(f"{name} {text}" for name, text in cells.items())
 
 
-def hot_lines(looks: Counter[Place]) -> tuple[HotLine, ...]:
+def hot_lines(looks: Counter[CodeLine]) -> tuple[HotLine, ...]:
     """Return the lines of the user's code with the most looks."""
     lines: Counter[tuple[str, int]] = Counter()
     calls: dict[tuple[str, int], str] = {}
-    for place, count in looks.most_common():
-        lines[place.file, place.line] += count
-        calls.setdefault((place.file, place.line), place.calls)
+    for (file, line, call), count in looks.most_common():
+        lines[file, line] += count
+        calls.setdefault((file, line), call)
     return tuple(
         HotLine(count / looks.total(), *place, text=_code(*place), calls=calls[place])
         for place, count in lines.most_common(5)

@@ -1,19 +1,21 @@
-"""Sample, from a thread, the waits of another thread for devices and the files that this process has open."""
+"""Sample, from a thread, the line that another thread executes and the files that this process has open."""
 
 import contextlib
 import fcntl
 import itertools
 import os
+import sys
 import sysconfig
 import threading
 import time
+import traceback
 import types
 from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple, Self
 
 _EVERY_S = 0.05
-# Looks at the thread for one at the files, whose many short calls take the interpreter lock from the loop each time.
+# Looks at the line for one at the files, whose many short calls take the interpreter lock from the loop each time.
 _FILES_EVERY = 4
 # The thread sleeps at least this many times as long as a sample took.
 _REST = 1000
@@ -28,34 +30,24 @@ _HERE = os.path.dirname(__file__)  # noqa: PTH120
 WATCHERS = (_HERE, os.path.join(os.path.dirname(_HERE), "auditing"))  # noqa: PTH118, PTH120
 
 
-class Place(NamedTuple):
-    """Where a sample is made: an operation, and the place in the innermost line of the user's code."""
+class CodeLine(NamedTuple):
+    """A line of the user's code, and the file and name of the innermost function that it calls."""
 
-    name: str  # "" if the call in that line is the operation
-    function: str  # that has no name but this if there is no such call
     file: str
     line: int
-    end_line: int
-    column: int
-    end_column: int
-    calls: str  # the file and name of the innermost function, if that is a library's
+    calls: str
 
 
 class Seen(NamedTuple):
-    """How often places and open files were seen, waits for devices ("io" of "all"), and samples of so many ns."""
+    """How often lines and open files were seen, and how often the thread waited for a device ("io")."""
 
-    places: Counter[Place]
+    lines: Counter[CodeLine]
     files: Counter[str]
     waits: Counter[str]
-    samples: Counter[int]
 
     @classmethod
     def nothing(cls) -> Self:
-        return cls(Counter(), Counter(), Counter(), Counter())
-
-    def add(self, other: "Seen") -> None:
-        for counts, others in zip(self, other, strict=True):
-            counts.update(others)  # type: ignore[attr-defined]
+        return cls(Counter(), Counter(), Counter())
 
 
 class StackSampler:
@@ -64,7 +56,7 @@ class StackSampler:
     def __init__(self, is_busy: Callable[[], bool]) -> None:
         self._seen = Seen.nothing()
         self._is_busy = is_busy
-        self._native_id = threading.get_native_id()
+        self._thread_id, self._native_id = threading.get_ident(), threading.get_native_id()
         self._ended = threading.Event()
         threading.Thread(target=self._run, name="storebench-profile", daemon=True).start()
 
@@ -81,7 +73,7 @@ class StackSampler:
         while not self._ended.wait(pause_s):
             began = time.thread_time()
             if self._is_busy():
-                self._seen.waits["all"] += 1
+                self._see_line()
                 with contextlib.suppress(OSError):  # too many are open, or there is no /proc
                     # It sleeps uninterruptibly, as for a block device or a page of a file.
                     with open(f"/proc/self/task/{self._native_id}/stat", "rb") as file:  # noqa: PTH123 - faster
@@ -89,6 +81,19 @@ class StackSampler:
                     if next(looks) % _FILES_EVERY == 0:
                         self._see_files()
             pause_s = max(_EVERY_S, _REST * (time.thread_time() - began))
+
+    def _see_line(self) -> None:
+        """Count the innermost line outside libraries, or of all if the batch is made in libraries only."""
+        innermost = sys._current_frames().get(self._thread_id)  # noqa: SLF001 - documented, in spite of its name
+        if innermost is None or innermost.f_code.co_filename.startswith(WATCHERS):
+            return
+        frames = itertools.takewhile(
+            lambda frame: not frame.f_code.co_filename.startswith(WATCHERS),
+            (frame for frame, _ in traceback.walk_stack(innermost)),
+        )
+        frame = next((frame for frame in frames if is_users(frame)), innermost)
+        calls = f"{os.path.basename(innermost.f_code.co_filename)} {innermost.f_code.co_name}"  # noqa: PTH119
+        self._seen.lines[CodeLine(frame.f_code.co_filename, frame.f_lineno, calls)] += 1
 
     def _see_files(self) -> None:
         for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - a Path for each would take longer

@@ -14,10 +14,8 @@ from typing import NamedTuple
 
 from storebench.profiling.batch_times import BatchTimes
 from storebench.profiling.costs import NEARLY_NONE, SECOND, Costs, costs_of, mean, mean_s
-from storebench.profiling.operations import COLLATE, DECODE, shares_of
 from storebench.profiling.profile_report import (
     LEAST_LOOKS,
-    Operation,
     ProfileReport,
     SlowSamples,
     home_of,
@@ -99,7 +97,7 @@ def report_of(recorder: Recorder) -> ProfileReport:
         parts_s={} if recorder.makes else _parts(costs, steps.made),
         startup_s=_startup_s(recorder, steps, report, costs),
     )
-    return _judged(_with_operations(_Case(report, costs, recorder, steps)))
+    return _judged(_Case(report, costs, recorder, steps))
 
 
 def _sorted(recorder: Recorder) -> _Steps:
@@ -193,7 +191,6 @@ def _evidence(recorder: Recorder, steps: _Steps) -> ProfileReport:
     looping_s = sum((step.loop_ns or 0) + step.elsewhere_ns for step in steps.judged) * SECOND
     first_loops_s = sum(step.loop_ns or 0 for step in steps.first) * SECOND
     folder, suffix = home_of(recorder.seen.files)
-    times = sorted(recorder.seen.samples.elements())
     return ProfileReport(
         bound=Limit.UNKNOWN,
         loader=recorder.name,
@@ -220,9 +217,8 @@ def _evidence(recorder: Recorder, steps: _Steps) -> ProfileReport:
         else None,
         stall_s=sum(step.wait_ns for step in steps.stalls) * SECOND - len(steps.stalls) * wait_s,
         slow=_slow_samples(steps.steady),
-        sample_s={f"p{n}": SECOND * times[n * (len(times) - 1) // 100] for n in (50, 95, 99) if times},
-        looks=recorder.seen.places.total(),
-        hot=hot_lines(recorder.seen.places),
+        looks=recorder.seen.lines.total(),
+        hot=hot_lines(recorder.seen.lines),
         folder=folder,
         suffix=suffix,
         disturbed=recorder.disturbance() or "",
@@ -262,29 +258,6 @@ class _Candidate(NamedTuple):
     gain: float  # of what to try
     removed: float  # gain if the part took no time; the largest is the limit
     advice: str = ""  # in place of the limit's own
-
-
-def _with_operations(case: "_Case") -> "_Case":
-    """Return the case with the operations of a sample, and what the loop would gain without each."""
-    made, report, shares = case.steps.made, case.report, shares_of(case.recorder.seen.places)
-    if not made or not shares:
-        return case
-    dataset_s = mean_s(batch.dataset_ns for batch in made)
-    collate_s = mean_s(batch.ended_ns - batch.collated_ns for batch in made)
-
-    def without(share: float) -> float:
-        return case.without(Limit.TRANSFORM, Limit.WAITING, share=1.0 - share)
-
-    rows = [(share * dataset_s, name, without(share)) for name, share in shares.items()]
-    rows.append((collate_s, COLLATE, case.without(Limit.COLLATE)))
-    operations = [
-        Operation(name, seconds / (dataset_s + collate_s), seconds, gain)
-        for seconds, name, gain in sorted(rows, reverse=True)
-        if seconds
-    ]
-    decoding = without(sum(share for name, share in shares.items() if name.startswith(DECODE)))
-    report = dataclasses.replace(report, operations=tuple(operations), decoding=decoding)
-    return dataclasses.replace(case, report=report)
 
 
 @dataclass(frozen=True)
@@ -442,7 +415,6 @@ def _judged(case: _Case) -> ProfileReport:
         gain=limit.gain,
         advice=limit.advice,
         workers_needed=None if is_opaque else case.needed,
-        reordered=case.gain_with(dataclasses.replace(costs, in_order=False)) if report.slow else 1.0,
         by_workers={
             count: case.gain(report.step_s - step_s)
             for count, step_s in case.steps_s.items()

@@ -1,10 +1,7 @@
-/* Draw windows, cut them out of raw images, and copy whole samples, a whole batch per call; tick. */
+/* Draw windows, cut them out of raw images, and copy whole samples, a whole batch per call. */
 
-#include <pthread.h>
-#include <signal.h>
 #include <stdint.h>
 #include <string.h>
-#include <time.h>
 
 /* What numpy tells of an array (__array_struct__). */
 typedef struct {
@@ -249,48 +246,4 @@ void storebench_draw(const draw *asked)
         places[1] = (uint32_t)(bits >> 16 & 0xFFFF) % (uint32_t)lefts;
         places[2] = (int64_t)(bits >> 32 & 1) * mirrors;
     }
-}
-
-/* Ticks of a thread that needs no lock of Python's, while `storebench_ticking`; Python reads and sets these. */
-volatile int64_t storebench_ticks;
-volatile int32_t storebench_ticking;
-
-/* The period; Py_AddPendingCall, PyObject_CallNoArgs and Py_DecRef; and the object that is called. */
-static struct {
-    int64_t period_ns;
-    int (*ask)(int (*)(void *), void *);
-    void *(*call)(void *);
-    void (*drop)(void *);
-    void *look;
-} ticks;
-
-static int look(void *result)
-{
-    if ((result = ticks.call(ticks.look)))
-        ticks.drop(result);
-    return result ? 0 : -1;
-}
-
-static void *tick(void *unused)
-{
-    sigset_t all;
-    sigfillset(&all); /* signals are for the threads of the program */
-    pthread_sigmask(SIG_SETMASK, &all, 0);
-    for (uint64_t turn = 1;; turn++) {
-        /* Steady ticks would keep step with samples that all take as long. */
-        const int64_t pause_ns = ticks.period_ns / 2 + (int64_t)(mixed(turn) % (uint64_t)ticks.period_ns);
-        nanosleep(&(struct timespec){pause_ns / 1000000000, pause_ns % 1000000000}, 0);
-        if (storebench_ticking && ++storebench_ticks)
-            ticks.ask(look, unused); /* of many in one call, all but the first find nothing */
-    }
-    return unused;
-}
-
-/* Has the object called in the main thread after each tick from now on, once per process. Returns 0 for success. */
-int storebench_tick(const void *asked)
-{
-    pthread_t thread;
-    memcpy(&ticks, asked, sizeof ticks);
-    storebench_ticking = 0;
-    return pthread_create(&thread, 0, tick, 0) || pthread_detach(thread);
 }

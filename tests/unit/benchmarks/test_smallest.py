@@ -26,12 +26,11 @@ SCRIPTS = {
     "readers": (*CIFAR, *SMALL),
     "verdicts": (),
 }
-# Modules of others, scripts that other tests start, and one that needs libraries of transforms.
+# Modules of others, and scripts that other tests start.
 APART = {
     "control_groups",
     "gate_cases",
     "history",
-    "operations",
     "plan_error",
     "recommended_loops",
     "runs",

@@ -129,7 +129,6 @@ def test_a_loaders_error_is_its_own(workers: int) -> None:
 
 
 def test_leaving_the_loop_ends_the_workers_and_shows_the_verdict(capsys: pytest.CaptureFixture[str]) -> None:
-    gc.collect()  # workers of the test before
     for step, _ in enumerate(storebench.profile(DataLoader(Squares(200), batch_size=2, num_workers=2))):
         if step == 8:
             break
