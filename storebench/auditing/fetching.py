@@ -1,6 +1,7 @@
 """What each batch is made of, noted where it is made: in a worker, or in the loop's own process."""
 
 import functools
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -42,10 +43,12 @@ class NotingFetcher(Guard):
         self._fetcher, self._worker, self._key, self._deliver = fetcher, worker, key, deliver
         self._is_map = type(fetcher).__name__ == "_MapDatasetFetcher"
         self._batches = 0
-        collate = fetcher.collate_fn
+        # A circle of references would keep the dataset longer than the script's own program does.
+        collate, this = fetcher.collate_fn, weakref.ref(self)
 
         def noting_collate(samples: Any) -> Any:
-            self.attempt(functools.partial(self._note, samples))
+            if (noting := this()) is not None:
+                noting.attempt(functools.partial(noting.note_samples, samples))
             return collate(samples)
 
         fetcher.collate_fn = noting_collate
@@ -68,7 +71,7 @@ class NotingFetcher(Guard):
         dataset = self._fetcher.dataset if self._is_map else None
         return self.attempt(functools.partial(generator_states, dataset)) or {}
 
-    def _note(self, samples: Any) -> None:
+    def note_samples(self, samples: Any) -> None:
         """Note the samples of a batch before they are collated."""
         indices: Any = self._index if self._is_map else None
         values = samples

@@ -138,9 +138,9 @@ class LoaderLog(Watch):
 
     def is_continued(self, loader: Any, facts: LoaderFacts) -> bool:
         """Whether a loader is the next of those that are made anew for each epoch."""
-        is_alike = (
-            vars(self.facts) == vars(facts) and self.pid == os.getpid() and self._dataset() is loader.dataset
-        )
+        dataset = self._dataset()  # None if it is gone, as one that is made for each epoch
+        is_alike = vars(self.facts) == vars(facts) and self.pid == os.getpid()
+        is_alike &= dataset is None or dataset is loader.dataset
         return is_alike and self._begun == self._loaders
 
     def around(self, fetcher: Any) -> NotingFetcher:

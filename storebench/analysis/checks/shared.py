@@ -59,11 +59,17 @@ def _figures(record: Record) -> Iterator[Finding]:
     """Find rates and times that do not follow from others, up to rounding."""
     timed_s, part = record.timed_s, record.portion
     busy_s = record.data_wait_s + record.h2d_s + record.compute_s
+    byte_rate = record.payload_bytes_per_s or 0.0
     pairs = [
         ("samples_per_s", record.timed_samples, (record.samples_per_s or 0.0) * timed_s),
         ("timed_s", timed_s, busy_s + record.overhead_s),
         ("epoch_s", max(timed_s, record.epoch_s), record.epoch_s),
+        ("steps", max(record.steps, record.timed_steps), record.steps),
+        ("data_wait_frac", record.data_wait_s, (record.data_wait_frac or 0.0) * busy_s),
+        ("payload_bytes_per_s", min(record.payload_bytes, byte_rate * timed_s), byte_rate * timed_s),
     ]
+    if record.accelerator_util_frac:
+        pairs.append(("accelerator_util_frac", record.compute_s, record.accelerator_util_frac * timed_s))
     if part is not None:
         pairs.append(("portion.samples_per_s", part.samples, part.samples_per_s * part.seconds))
     for name, value, right in pairs:

@@ -92,6 +92,25 @@ def test_a_script_keeps_its_words_and_gets_the_exit_code_of_the_audit(
         assert [name for name, _ in report["rows"]].count("coverage") == 2
 
 
+REBUILT = """
+import torch
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
+class Images(Dataset):
+    def __len__(self): return 60
+    def __getitem__(self, index): return torch.tensor([index]), index % 3
+def train():
+    images = Images()
+    for batch in DataLoader(images, 6, sampler=DistributedSampler(images, 1, 0)): pass
+for epoch in range(2): train()
+"""
+
+
+def test_a_dataset_that_is_made_anew_for_each_epoch_is_audited_over_all(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(REBUILT)
+    done = _audit(tmp_path / "train.py")
+    assert (done.returncode, done.stderr.count("storebench audit: ")) == (1, 1), done.stderr
+
+
 def _audit(script: Path, *words: str, options: Sequence[str] = ()) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "storebench", "audit", *options, str(script), *words]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
