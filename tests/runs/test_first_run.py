@@ -86,8 +86,9 @@ def test_it_can_be_shared(answered: tuple[Path, CompletedText], bench: Bench, tm
     assert bench.cli("share", answered[0], "--out", shared).returncode == 0
     validated = bench.cli("validate", shared)
     assert validated.returncode == 0, validated.stdout
-    done = [bench.cli("report", run, "--out", tmp_path / run.name, "--json") for run in (answered[0], shared)]
-    first, second = (json.loads(one.stdout or one.stderr)["answer"] for one in done)
+    report = ("--out", tmp_path / "report", "--json")
+    done = [bench.cli("report", run, *report) for run in (answered[0], shared)]
+    first, second = (json.loads(one.stdout)["answer"] for one in done)
     assert first.startswith("On a busy machine") is second.startswith("On a busy machine")
 
 
