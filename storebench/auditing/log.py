@@ -214,7 +214,9 @@ class LoaderLog(Watch):
 class Logs(list[LoaderLog]):
     """The logs of the loaders of torch that this process iterates."""
 
-    key: str | None = None
+    def __init__(self, key: str | None = None) -> None:
+        super().__init__()
+        self.key = key
 
     def here(self) -> list[LoaderLog]:
         """Return the logs of this process: the script may have forked it."""

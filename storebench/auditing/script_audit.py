@@ -1,19 +1,21 @@
 """Audit the torch DataLoaders that a script iterates: ``storebench audit``."""
 
+import functools
 import json
 import os
 from collections import Counter
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from storebench.auditing.checks import report_of, starts_differ
-from storebench.auditing.log import LoaderLog, Logs
 from storebench.errors import EXIT_INCONCLUSIVE
 from storebench.profiling.guard import say
 from storebench.profiling.ranks import gather, rank_count
 from storebench.profiling.script import ScriptOptions, Watcher, options, run_script
 from storebench.profiling.watch import watchers
 from storebench.system.whole_files import write_whole
+
+if TYPE_CHECKING:
+    from storebench.auditing.log import LoaderLog, Logs
 
 _NOTHING_SEEN = (
     "storebench audit: cannot be told: this process iterated no torch DataLoader. Audit another loader,"
@@ -25,16 +27,28 @@ class _Auditor(Watcher):
     hooks: ClassVar = {"torch.utils.data": "storebench.profiling.torch_loaders"}
 
     def __init__(self, asked: ScriptOptions) -> None:
-        self._logs, self._starts = Logs(), asked.starts
-        self._logs.key = asked.key
+        self._key, self._starts = asked.key, asked.starts
+
+    @functools.cached_property
+    def _logs(self) -> "Logs":
+        from storebench.auditing.log import (
+            Logs,
+        )  # imports numpy: any earlier, it would miss the script's settings
+
+        return Logs(self._key)
 
     def begin(self) -> None:
-        watchers.append(self._logs.log_of)
+        watchers.append(self._log_of)
+
+    def _log_of(self, loader: Any) -> "LoaderLog":
+        return self._logs.log_of(loader)
 
     def has_seen(self) -> bool:
         return bool(self._logs.here())
 
     def write(self, out: str | None) -> int:
+        from storebench.auditing.checks import report_of, starts_differ  # as above
+
         ranks, first = [self._logs.here()], None
         if self._starts is not None:
             with os.fdopen(self._starts, "r+") as file:
@@ -61,7 +75,7 @@ class _Auditor(Watcher):
         return 1 if 1 in codes else max(codes)
 
 
-def _by_loader(ranks: list[list[LoaderLog]]) -> list[list[LoaderLog]]:
+def _by_loader(ranks: "list[list[LoaderLog]]") -> "list[list[LoaderLog]]":
     """Put the logs of each loader together: the same line, as often as it was reached, in every rank that has it."""
     groups: dict[tuple[str, int], list[LoaderLog]] = {}
     for logs in ranks:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from storebench.probes.cgroup import LIMIT_HEADROOM
+from storebench.probes.limited_cache import LIMIT_HEADROOM
 from storebench.probes.page_cache import COLD_MAX_FRAC, WARM_MIN_FRAC
 from storebench.probes.residency import SAMPLING_ERROR_FRAC
 from storebench.record.schema import CacheVerdict, Cell, Record

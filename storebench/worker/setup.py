@@ -17,7 +17,8 @@ from storebench.loading.augment import Augment, round_seed
 from storebench.loading.batch import EpochPlan, LoadedBatch, LoadJob, ReaderReport, with_empty_batches
 from storebench.loading.loader import BatchLoader, get_loader
 from storebench.loading.producer import native_orders
-from storebench.probes.cgroup import EmulatedTier, LimitedCache, MemoryGroup
+from storebench.probes.cgroup import EmulatedTier, MemoryGroup
+from storebench.probes.limited_cache import LimitedCache
 from storebench.ranks.group import ALONE, Group
 from storebench.ranks.heartbeat import RankProgress
 from storebench.ranks.membership import Membership

@@ -66,6 +66,13 @@ def test_a_script_runs_as_in_python(tmp_path: Path) -> None:
     assert figures["text"].splitlines() == own
 
 
+@pytest.mark.parametrize("command", ["profile", "audit"])
+def test_a_script_sets_what_libraries_read_when_they_are_imported(tmp_path: Path, command: str) -> None:
+    (tmp_path / "train.py").write_text("import sys; print({'numpy', 'torch'} & {*sys.modules})")
+    done = run("-m", "storebench", command, "train.py", folder=tmp_path)
+    assert done.stdout == "set()\n", done.stderr
+
+
 def test_a_module_runs_as_in_python(tmp_path: Path) -> None:
     package = tmp_path / "package"
     package.mkdir()
