@@ -11,7 +11,7 @@ from typing import Any
 from storebench.datasets.catalog import DATASETS
 from storebench.errors import CorruptDataError
 from storebench.record.lines import record_to_dict
-from storebench.record.schema import NO_ANSWER_AFTER, Record, ran_out_of_time
+from storebench.record.schema import NO_ANSWER_AFTER, CacheVerdict, Record, ran_out_of_time
 from storebench.system.json_text import parse_json
 from storebench.system.reading import read_small_file
 
@@ -19,18 +19,9 @@ SUFFIX = ".json.xz"
 MOST_SHARED_BYTES, _MOST_TEXT_BYTES, _MOST_MEMORY_BYTES = 100_000, 32 << 20, 128 << 20
 
 # Texts that are words of this program, or digests; of other fields, only numbers and enumerations are shared.
-_TEXTS = {
-    *(
-        "storebench_version",
-        "started_utc",
-        "status",
-        "au_kind",
-        "code.digest",
-        "code.commit",
-        "conditions.disturbed",
-        "digests.order",
-    ),
-    *("digests.loss", "cache.applies_to", "cache.metadata", "store.samples_digest", "store.origin"),
+_TEXTS = {"storebench_version", "started_utc", "code.digest", "code.commit", "conditions.disturbed"} | {
+    *("digests.order", "digests.loss", "cache.applies_to", "cache.metadata"),
+    *("store.samples_digest", "store.origin"),
 }
 _LEFT_OUT = {
     "steps_file",
@@ -60,8 +51,11 @@ def shared_record(record: Record, run_id: str, names: dict[str, str]) -> dict[st
         shared["failure"] = NO_ANSWER_AFTER if ran_out_of_time(record.failure) else "failed"
     if record.store and record.cell.data.name in DATASETS:
         shared["store"]["provenance_note"] = record.store.provenance_note
-    if record.place and str(record.cell.place) not in names:
-        shared["place"]["server"] = record.place.server
+    if record.cache and record.cache.verdict is CacheVerdict.FAILED:  # the cause may name a folder
+        shared["cache"]["reason"] = record.cache.reason.partition(";")[0]
+    if record.place:
+        kind = "a server" if record.cell.place.url else record.place.server.partition(" on ")[0]
+        shared["place"]["server"] = kind if str(record.cell.place) in names else record.place.server
     notes = {name: text for name, text in record.reader_notes.items() if re.fullmatch(r"[\d.]+", text)}
     return shared | {"reader_notes": notes}
 
@@ -81,15 +75,13 @@ def _kept(value: Any, path: str = "") -> Any:
 def names_for_others(records: Sequence[Record]) -> dict[str, str]:
     """Return a digest for the name of each dataset of the user's, and a number for each folder and server."""
     names: dict[str, str] = {}
-    for record in sorted(
-        records, key=lambda record: record.store.samples_digest if record.store else "unknown"
-    ):
-        name, place, number = record.cell.data.name, record.cell.place, len(names)
-        if name not in DATASETS:
+    for record in records:
+        if (name := record.cell.data.name) not in DATASETS:
             names.setdefault(name, f"images-{record.store.samples_digest[:8] if record.store else 'unknown'}")
-        if place.url or place.startswith("/"):
-            server = f"{'copy:' * place.copies}s3:http://server-{number}/bucket"
-            names.setdefault(str(place), server if place.url else f"/place-{number}")
+    places = {record.cell.place for record in records if record.cell.place.url or record.cell.place.folder}
+    for number, place in enumerate(sorted(places)):  # a report sorts by name
+        server = f"{'copy:' * place.copies}s3:http://server-{number}/bucket"
+        names[str(place)] = server if place.url else f"/place-{number}"
     return names
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from storebench.analysis.checks.records import read_results
 from storebench.analysis.sharing import share
-from storebench.record.schema import Environment, Status
+from storebench.record.schema import CacheVerdict, Environment, PlaceFacts, Status
 from storebench.record.shared import packed, read_shared
 from storebench.report.content import content_of
 from tests.docs.doc_files import ROOT
@@ -114,6 +114,23 @@ def test_a_shared_file_says_what_its_run_says(name: str, tmp_path: Path, cli: Cl
     assert shared.overview.rows == run.overview.rows
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_folders_have_numbers_in_the_order_of_their_names(order: int, tmp_path: Path) -> None:
+    places = ("/a", "/b")[::order]
+    records = [
+        dataclasses.replace(
+            make_record("lmdb", replicate=n, place=place), place=PlaceFacts(server=f"ext4 on {place}")
+        )
+        for n in range(3)
+        for place in places
+    ]
+    (tmp_path / "run.json.xz").write_bytes(share(write_run(tmp_path / "run", records))[1])
+    shared = read_results(tmp_path / "run.json.xz").records
+    numbers = {"/a": "/place-0", "/b": "/place-1"}
+    assert [str(record.cell.place) for record, _ in shared] == [numbers[r.cell.place] for r in records]
+    assert {record.place.server for record, _ in shared if record.place} == {"ext4"}
+
+
 def test_a_shared_file_names_nobody(tmp_path: Path) -> None:
     record = make_record("lmdb", dataset="folder:/home/alice/secret", place="/scratch/alice")
     match = {"kernel": "6.8.0-alice", "filesystem": "ext4", "mount_options": ["alice"], "cores": 2}
@@ -127,8 +144,15 @@ def test_a_shared_file_names_nobody(tmp_path: Path) -> None:
         ceilings=dataclasses.replace(record.ceilings, device_method="/home/alice", reasons={"a": "alice"}),
         counters=dataclasses.replace(record.counters, reasons={"cpu_user_s": "alice"}),
     )
+    assert record.cache
     failed = dataclasses.replace(
-        named, replicate=1, status=Status.FAILED, failure="/home/alice: no answer after 60 s; see alice.log"
+        named,
+        replicate=1,
+        status=Status.FAILED,
+        failure="/home/alice: no answer after 60 s; see alice.log",
+        cache=dataclasses.replace(
+            record.cache, verdict=CacheVerdict.FAILED, reason="9% resident; cold cannot exist on /home/alice"
+        ),
     )
     run = write_run(tmp_path / "alice", [named, failed])
     (tmp_path / "run.json.xz").write_bytes(share(run)[1])
@@ -141,6 +165,7 @@ def test_a_shared_file_names_nobody(tmp_path: Path) -> None:
         ("images-", "/place-0", "no answer after"),
     ]
     assert content["records"][0]["environment"]["match"]["kernel"] == "6.8.0"
+    assert content["records"][1]["cache"]["reason"] == "9% resident"
     assert content["records"][0]["reader_notes"] == {"shuffle buffer": "1000"}
 
 
