@@ -93,14 +93,9 @@ class CellResult:
     """The cell in words."""
     state: CellState
     reason: str = ""
-    ratio: float | None = None
-    """Time of the contender over that of the baseline, or that of the quickest batches where only these decide; above 1
-    is slower, None if not compared."""
-    low: float | None = None
-    high: float | None = None
-    """Interval of `ratio`; None where the sides were not interleaved."""
-    level: float | None = None
-    """0.95, or 0.99 where the rounds' ratios spread."""
+    ratio: Ratio | None = None
+    """Time of the contender over that of the baseline, or that of the quickest batches where only these decide; without
+    an interval where the sides were not interleaved. None if not compared."""
     time: Ratio | None = None
     quickest: Ratio | None = None
     """The ratio of all batches, and that of each round's quickest one."""
@@ -111,7 +106,8 @@ class CellResult:
     @property
     def perhaps_slower(self) -> bool:
         """Whether nothing is proven, but the ratio is above the threshold or has no interval."""
-        shows = self.low is None or (self.ratio or 0.0) > 1 + PRACTICAL_FRAC
+        ratio = self.ratio
+        shows = ratio is None or ratio.low is None or (ratio.mid or 0.0) > 1 + PRACTICAL_FRAC
         return self.state is CellState.INCONCLUSIVE and shows
 
     @property
@@ -235,31 +231,20 @@ def _timed(result: CellResult, first: CellData, second: CellData, *, paired: boo
     """Return the result with its ratio of times; only interleaved rounds get an interval and a verdict."""
     before, after = first.seconds, second.seconds
     if not paired:
-        ratio_of_means = statistics.geometric_mean(after.values()) / statistics.geometric_mean(
-            before.values()
-        )
+        first_s, second_s = (statistics.geometric_mean(side.values()) for side in (before, after))
+        ratio = Ratio(mid=second_s / first_s, rounds=0)
         reason = (
-            f"a ratio of {ratio_of_means:.2f}, but the two runs were not interleaved; "
+            f"a ratio of {ratio.mid:.2f}, but the two runs were not interleaved; "
             "'storebench bench --against' compares both sides in turn"
         )
-        return replace(result, state=CellState.INCONCLUSIVE, reason=reason, ratio=ratio_of_means)
+        return replace(result, state=CellState.INCONCLUSIVE, reason=reason, ratio=ratio)
     common = sorted(before.keys() & after.keys())
     time = _ratio(before, after, common)
     quickest = None
     if len(first.quickest.keys() & second.quickest.keys() & set(common)) == len(common):
         quickest = _ratio(first.quickest, second.quickest, common)
     ratio, state, reason = _deciding(time, quickest)
-    return replace(
-        result,
-        state=state,
-        reason=reason,
-        ratio=ratio.mid,
-        low=ratio.low,
-        high=ratio.high,
-        level=ratio.level,
-        time=time,
-        quickest=quickest,
-    )
+    return replace(result, state=state, reason=reason, ratio=ratio, time=time, quickest=quickest)
 
 
 def _ratio(before: Mapping[int, float], after: Mapping[int, float], rounds: Sequence[int]) -> Ratio:

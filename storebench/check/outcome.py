@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from storebench import errors
 from storebench.analysis.comparison import PRACTICAL_FRAC
-from storebench.analysis.labels import number, with_interval
+from storebench.analysis.labels import with_interval
 from storebench.analysis.table import Table
 from storebench.check.judge import CellResult, CellState
 from storebench.units import number_of
@@ -56,22 +56,23 @@ def outcome(results: Sequence[CellResult]) -> Outcome:
 
 def _worst_first(results: Sequence[CellResult]) -> list[CellResult]:
     order = list(CellState)
-    return sorted(results, key=lambda result: (order.index(result.state), -(result.ratio or 0)))
+    return sorted(
+        results, key=lambda result: (order.index(result.state), -((result.ratio and result.ratio.mid) or 0))
+    )
 
 
 def _told(result: CellResult) -> str:
     """Return a cell and its verdict: "LMDB 1.49 times slower [1.18, 1.89]"."""
-    if result.ratio is None or result.low is None or result.high is None:
+    mid, low, high = (result.ratio.mid, result.ratio.low, result.ratio.high) if result.ratio else (None,) * 3
+    if mid is None or low is None or high is None:
         return f"{result.name}: {result.reason or result.state}"
-    interval = f"[{result.low:.2f}, {result.high:.2f}]"
+    interval = f"[{low:.2f}, {high:.2f}]"
     if result.state is CellState.INCONCLUSIVE:
-        return f"{result.name} probably slower: {result.ratio:.2f} {interval}"
-    if result.state is CellState.WORSE and result.low > 1 + PRACTICAL_FRAC:
-        return f"{result.name} {result.ratio:.2f} times slower {interval}"
+        return f"{result.name} probably slower: {mid:.2f} {interval}"
+    if result.state is CellState.WORSE and low > 1 + PRACTICAL_FRAC:
+        return f"{result.name} {mid:.2f} times slower {interval}"
     if result.state is CellState.BETTER:
-        return (
-            f"{result.name} {1 / result.ratio:.2f} times faster [{1 / result.high:.2f}, {1 / result.low:.2f}]"
-        )
+        return f"{result.name} {1 / mid:.2f} times faster [{1 / high:.2f}, {1 / low:.2f}]"
     return f"{result.name}: {result.reason}"
 
 
@@ -84,7 +85,7 @@ def verdict_table(results: Sequence[CellResult]) -> Table:
             (
                 result.name,
                 str(result.state),
-                with_interval(result.time) or number(result.ratio),
+                with_interval(result.time or result.ratio),
                 with_interval(result.quickest),
                 "" if result.replicates == (0, 0) else f"{result.replicates[0]}/{result.replicates[1]}",
                 result.reason,

@@ -190,7 +190,8 @@ def test_both_sides_run_every_replicate_side_by_side(
     (result,) = verdicts(sides.baseline.parent)
     assert (result.label, result.replicates) == (MEMORY, (2, 2))
     assert "2 replicates, a verdict needs 5" in result.reason
-    assert result.low is not None
+    assert result.ratio is not None
+    assert result.ratio.low is not None
     stores = [str(path) for path in (sides.baseline.parent.parent / "stores").rglob("manifest.json")]
     assert stores
     assert not [text for text in (*stores, *told) if "lmdb" in text], "only the chosen format is built"

@@ -14,9 +14,8 @@ def result(state: CellState = CellState.WITHIN_NOISE, name: str = "LMDB", **chan
 
 
 def timed(state: CellState, name: str, ratio: float) -> CellResult:
-    low, high = ratio / 1.2, ratio * 1.2
-    time = Ratio(mid=ratio, low=low, high=high, rounds=5)
-    return result(state, name, ratio=ratio, low=low, high=high, time=time, replicates=(5, 5), reason="why")
+    time = Ratio(mid=ratio, low=ratio / 1.2, high=ratio * 1.2, rounds=5)
+    return result(state, name, ratio=time, time=time, replicates=(5, 5), reason="why")
 
 
 def told(*results: CellResult) -> Outcome:
@@ -32,7 +31,7 @@ LOST = result(CellState.MISSING, "Zarr", reason="it is gone")
 OTHER = result(CellState.NOT_COMPARABLE, "SQLite", reason="other samples")
 COUNTED = result(CellState.WORSE, "Lance", reason="read_calls 1 -> 2")
 NEW, QUIET = result(CellState.NEW, "Arrow"), result(name="memory")
-APART = result(CellState.INCONCLUSIVE, "Parquet", ratio=1.0, reason="not interleaved")
+APART = result(CellState.INCONCLUSIVE, "Parquet", ratio=Ratio(mid=1.0, rounds=0), reason="not interleaved")
 LEFT_OUT = result(CellState.NOT_GATED, "npy")
 
 
