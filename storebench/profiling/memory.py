@@ -20,8 +20,10 @@ from storebench.probes.cgroup import memory_room_bytes
 from storebench.profiling.guard import Guard, say
 from storebench.units import rounded_bytes
 
-# Seconds between samples, or this share of the time so far; of walks, as many times as long as one took.
-_EVERY_S, _SHARE, _REST = 0.5, 1 / 200, 100
+# Seconds between samples, and later this share of the time so far.
+_EVERY_S, _SHARE = 0.5, 1 / 200
+# Seconds between walks, as many times as long as one took.
+_REST = 100
 # Growth: so many parts of the loop, Student's 97.5% quantile for them, and the least that is told.
 _PARTS, _T, _LEAST_BYTES, _LEAST_FRAC = 6, 2.571, 8 << 20, 0.01
 _LEAST_COPIED = 96 << 20  # by each worker: less is the interpreter's own
@@ -78,7 +80,8 @@ class MemoryReport:
 class MemoryWatch(Guard):
     """Sample the memory of this process and of those that it started while a loop goes on."""
 
-    def __init__(self) -> None:
+    def __init__(self, every_s: float = _EVERY_S, share: float = _SHARE) -> None:
+        self._every_s, self._share = every_s, share
         self.step = 0
         self.objects = ""  # of the dataset
         self._batches: collections.deque[weakref.ref[Any]] = collections.deque(maxlen=_LAST)
@@ -105,7 +108,7 @@ class MemoryWatch(Guard):
     def _run(self, ended: threading.Event) -> None:
         while not self.has_failed and not ended.wait(max(0.0, self._due - time.monotonic())):
             self.attempt(self._sample)
-            self._due = time.monotonic() + max(_EVERY_S, _SHARE * (time.monotonic() - self._began))
+            self._due = time.monotonic() + max(self._every_s, self._share * (time.monotonic() - self._began))
 
     def _sample(self) -> None:
         began, (own, locked) = time.thread_time(), _counters("self")

@@ -10,8 +10,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 import storebench
-from storebench.profiling import memory
-from storebench.profiling.memory import MemoryReport
+from storebench.profiling.memory import MemoryReport, MemoryWatch
 
 MIB = 1 << 20
 
@@ -36,25 +35,22 @@ class Images(Dataset[Any]):
 
 
 def looked_at(loader: Iterable[Any], keep: Callable[[Any], object], *, looks: int = 40) -> MemoryReport:
-    """Return what is said of a loop after a number of samples of its memory, as many as a busy machine takes."""
-    profiled = storebench.profile(loader, show=False)
-    for step, batch in enumerate(profiled):
+    """Return what is said of a loop after a number of samples of its memory, as many as a busy machine takes.
+
+    Samples are taken often, so that short loops are judged, and images that are no longer used are given back.
+    """
+    m_mmap_threshold = -3
+    ctypes.CDLL(None).mallopt(m_mmap_threshold, 1 << 17)
+    watch = MemoryWatch(every_s=0.02, share=0.0)
+    for step, batch in enumerate(loader):
+        watch.note(batch, is_first=not step)
         keep(batch)
         del batch
         time.sleep(0.01)
-        report = profiled.report().memory if step % 40 == 39 else None
-        if report is not None and len(report.samples) >= looks:
+        if step % 40 == 39 and len((report := watch.report()).samples) >= looks:
+            watch.ended.set()
             return report
     raise AssertionError("there is always another batch")
-
-
-@pytest.fixture(autouse=True)
-def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take samples often, so that short loops are judged, and give all images back that are no longer used."""
-    m_mmap_threshold = -3
-    ctypes.CDLL(None).mallopt(m_mmap_threshold, 1 << 17)
-    monkeypatch.setattr(memory, "_EVERY_S", 0.02)
-    monkeypatch.setattr(memory, "_SHARE", 0.0)
 
 
 GROWING = {
@@ -88,7 +84,12 @@ def test_a_list_that_workers_touch_is_copied() -> None:
     assert report.sizes["in all"] > report.sizes["this process alone"]
 
 
-def test_the_processes_that_hold_memory_are_told() -> None:
-    report = looked_at(DataLoader(Images(), batch_size=4, num_workers=2), id, looks=8)
+def test_a_profile_tells_which_processes_hold_memory() -> None:
+    profiled = storebench.profile(DataLoader(Images(), batch_size=4, num_workers=2), show=False)
+    for _ in profiled:
+        report = profiled.report().memory
+        if report is not None and report.sizes:
+            break
+        time.sleep(0.1)
     assert report.sizes["peak"] >= report.sizes["in all"] > report.sizes["each worker alone"] > 0
     assert not report.sizes["copied by workers"]
