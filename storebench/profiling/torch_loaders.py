@@ -38,6 +38,11 @@ class _Watched:
         return ready
 
 
+@functools.cache
+def _watched(kind: type) -> type:
+    return type(kind.__name__, (_Watched, kind), {})
+
+
 def _watch_of(loader: "DataLoader[Any]") -> Watch | None:
     if get_worker_info() is not None:  # a worker that iterates a loader of its own
         return None
@@ -66,9 +71,8 @@ def _make_watched_iterator(loader: "DataLoader[Any]") -> Any:
         iterator: Any = _make_iterator(loader)
     finally:
         loader.worker_init_fn = init
-    kind = type(iterator)
     iterator._storebench = watch
-    iterator.__class__ = type(kind.__name__, (_Watched, kind), {})
+    iterator.__class__ = _watched(iterator.__class__)
     if not loader.num_workers:
         iterator._dataset_fetcher = watch.around(iterator._dataset_fetcher)
     return iterator
