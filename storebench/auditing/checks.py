@@ -215,17 +215,14 @@ def _random_numbers(served: Served) -> Iterator[Finding]:
         workers = ", ".join(map(str, sorted(set().union(*shared.values()))))
         text = f"{', '.join(sorted(shared))} in workers {workers}: their augmentations are equal"
         yield Fault(FaultKind.EQUAL_RANDOM, text)
-    names = (
-        {
-            name
-            for first, second in zip(*served.epochs[:2], strict=True)
-            for worker, states in first.states.items()
-            for name in (first.used[worker] & states.keys()) - shared.keys()
-            if second.states.get(worker, {}).get(name) == states[name]
-        }
-        if len(served.epochs) > 1
-        else set()
-    )
+    names = {
+        name
+        for parts in itertools.pairwise(served.epochs)
+        for first, second in zip(*parts, strict=True)
+        for worker, states in first.states.items()
+        for name in (first.used[worker] & states.keys()) - shared.keys()
+        if second.states.get(worker, {}).get(name) == states[name]
+    }
     if names:
         yield Fault(
             FaultKind.REPEATED_RANDOM, f"{', '.join(sorted(names))}: each sample is augmented as before"
