@@ -185,7 +185,8 @@ def named(script: Script, speed: str, folder: Path) -> str:
         speed,
         str(folder / "cifar10-train-limit240-synthetic" / "lmdb+raw"),
     ]
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    # Persistent workers are killed at the end, and leave their temporary files.
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TMPDIR": str(folder)}
     done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, check=False)
     if done.returncode or not (out / "profile.json").exists():
         return f"failed: {done.stderr.strip().splitlines()[-1:]}"

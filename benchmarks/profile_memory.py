@@ -131,7 +131,7 @@ def in_epochs(batches: Any) -> Iterator[Any]:
 
 
 def mapped(batches: Iterable[Any]) -> Iterator[Any]:
-    with TemporaryDirectory(dir=".") as folder:
+    with TemporaryDirectory() as folder:
         path = Path(folder, "data.bin")
         path.write_bytes(bytes(256 << 20))
         data = np.memmap(path, np.uint8, "r")
@@ -194,9 +194,10 @@ def run(name: str, folder: Path) -> None:
 
 def outcome(name: str) -> tuple[int, int, int, str]:
     """Return the step that was told, the last one, the copied bytes, and what was said."""
-    with TemporaryDirectory() as place, contextlib.ExitStack() as stack:
-        folder = Path(place)
-        command = [sys.executable, "-m", __spec__.name if __spec__ else "", "--case", name, place]
+    place = TemporaryDirectory(dir=".", ignore_cleanup_errors=True)  # workers may just be ending
+    with place, contextlib.ExitStack() as stack:
+        folder = Path(place.name).resolve()
+        command = [sys.executable, "-m", __spec__.name if __spec__ else "", "--case", name, str(folder)]
         if name in GROWING:
             group = stack.enter_context(
                 control_group(f"storebench-memory-{os.getpid()}-{[*GROWING].index(name)}", "memory")
@@ -204,7 +205,9 @@ def outcome(name: str) -> tuple[int, int, int, str]:
             limit = "memory.limit_in_bytes" if group.version == 1 else "memory.max"
             (group.folder / limit).write_text(str(LIMIT_BYTES))
             command = ["sh", "-c", f'echo $$ > {group.folder}/cgroup.procs && exec "$@"', "sh", *command]
-        subprocess.run(command, capture_output=True, timeout=240, check=False)
+        # A killed process leaves its temporary files.
+        environment = {**os.environ, "TMPDIR": str(folder)}
+        subprocess.run(command, capture_output=True, timeout=240, check=False, env=environment)
         if not (folder / "told").exists():
             return 0, int((folder / "step").read_text()), 0, "ended before the profile was asked"
         figures, _, text = (folder / "told").read_text().partition("\n")
