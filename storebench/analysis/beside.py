@@ -65,7 +65,10 @@ def beside(caption: str, of: str, names: Sequence[str], rows: Sequence[Row], *no
 
 
 def _grouped(
-    cells: Iterable[CellSummary], key: Callable[[CellSummary], Hashable], column: Callable[[CellSummary], str]
+    cells: Iterable[CellSummary],
+    key: Callable[[CellSummary], Hashable],
+    column: Callable[[CellSummary], str],
+    order: Callable[[CellSummary], Any],
 ) -> Iterator[tuple[str, list[str], Stores]]:
     """Yield each setting that has several columns, in words, with these and its cells."""
     settings: dict[Hashable, Stores] = {}
@@ -74,7 +77,7 @@ def _grouped(
             settings.setdefault(key(cell), {}).setdefault(cell.backend, {})[column(cell)] = cell
     for stores in settings.values():
         every = {name: cell for on in stores.values() for name, cell in on.items()}
-        names = sorted(every, key=lambda name: (not name.startswith(LOCAL), name))
+        names = sorted(every, key=lambda name: order(every[name]))
         cell = every[names[0]]
         words = dataclasses.replace(cell, place="", cell=dataclasses.replace(cell.cell, place=LOCAL))
         if len(names) > 1:
@@ -108,14 +111,19 @@ def _values(cell: CellSummary, metric: str, per: str, factor: float, _: Better |
     return {key: value * factor for key, value in values.items()}
 
 
-def place_tables(cells: Iterable[CellSummary]) -> list[Table]:
-    """Return a table for each setting that was measured in several places, with a column per place."""
+def place_tables(cells: Iterable[CellSummary], given: Sequence[str]) -> list[Table]:
+    """Return a table for each setting that was measured in several places: the local disk, then those in `given`."""
 
     def where(cell: CellSummary) -> str:
         place = cell.cell.place
         return place_words(place) if place.kind else f"{place} ({cell.fact('filesystem')})"
 
-    groups = _grouped(cells, lambda cell: (cell.machine, *key_without(cell, "backend", "place")[1:]), where)
+    def order(cell: CellSummary) -> tuple[bool, int]:
+        return cell.cell.place != LOCAL, given.index(cell.cell.place)
+
+    groups = _grouped(
+        cells, lambda cell: (cell.machine, *key_without(cell, "backend", "place")[1:]), where, order
+    )
     return [
         beside(f"{words}. Places", "figure", names, [*_figures(on, names)], _NOTE)
         for words, names, on in groups
@@ -129,9 +137,10 @@ def alike(cell: CellSummary) -> tuple[Any, ...]:
 
 def machine_tables(cells: Sequence[CellSummary]) -> tuple[str, list[Table]]:
     """Return the ranks of stores that change between machines, and the tables; "" and none unless there are several."""
-    machines = sorted({cell.machine for cell in cells})
+    machine = attrgetter("machine")
+    machines = sorted(set(map(machine, cells)))
     rates, within, changed = list[Table](), list[Row](), list[str]()
-    for setting, names, stores in _grouped(cells, alike, attrgetter("machine")):
+    for setting, names, stores in _grouped(cells, alike, machine, machine):
         rates.append(beside(f"{setting}. Different machines", "figure", names, [*_figures(stores, names)]))
         ranked = sorted(stores, key=lambda name: min(map(base_rank, stores[name].values())))
         for bottom, top in itertools.combinations(ranked, 2):

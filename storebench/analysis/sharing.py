@@ -11,13 +11,15 @@ from storebench.analysis.summary import summarise
 from storebench.errors import UsageError
 from storebench.record.lines import record_from_dict
 from storebench.record.shared import MOST_SHARED_BYTES, names_for_others, packed, shared_record
+from storebench.run.about import places
 from storebench.run.scenario import shipped_scenarios
 
 
 def share(run: Path) -> tuple[dict[str, Any], bytes]:
     """Return the content and the bytes of the shared file of a run, which must be valid."""
     results = read_results(run)
-    records = [record for record, _ in results.records]
+    given = places(results.records)
+    records = sorted((record for record, _ in results.records), key=lambda r: given.index(r.cell.place))
     if len({record.run_id for record in records}) > 1:
         raise UsageError("these are several runs", hint="Share them one by one.")
     began, _, scenario = records[0].run_id.partition("-")

@@ -47,7 +47,7 @@ from storebench.report.tables import (
     rank_tables,
     request_table,
 )
-from storebench.run.about import commands, cut_short, incomplete, left_out
+from storebench.run.about import commands, cut_short, incomplete, left_out, places
 from storebench.settings.words import ComputeKind
 from storebench.units import number_of
 
@@ -173,7 +173,7 @@ def content_of(results: Results, accelerators: Sequence[Accelerator] = ()) -> Co
         cells=tuple(cells),
         limits=limits,
         findings=results.findings,
-        beside=(*machines, *place_tables(sound)),
+        beside=(*machines, *place_tables(sound, places(records))),
         commands=tuple(commands(records)),
         incomplete=tuple(incomplete(records)),
         caveats=(

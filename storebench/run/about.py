@@ -175,6 +175,12 @@ def commands(records: Iterable[tuple[Record, Path]]) -> list[str]:
     return [shlex.join(["storebench", *about.argv]) for about in _runs(records).values() if about.argv]
 
 
+def places(records: Sequence[tuple[Record, Path]]) -> list[str]:
+    """Return the places of runs in the order that they were given, or else in that of the records."""
+    given = [str(cell.get("place")) for about in _runs(records).values() for cell in about.cells]
+    return list(dict.fromkeys([*given, *(record.cell.place for record, _ in records)]))
+
+
 def cut_short(records: Iterable[tuple[Record, Path]]) -> dict[str, str]:
     """Return the budget that ended a cell before its last round, by the cell's id."""
     runs = _runs(records).values()

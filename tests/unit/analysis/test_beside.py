@@ -9,15 +9,16 @@ from typing import Any
 import pytest
 
 import storebench
-from storebench.analysis.checks.records import Results
+from storebench.analysis.checks.records import Results, read_results
 from storebench.analysis.frame import Sourced, sourced, to_frame
+from storebench.analysis.sharing import share
 from storebench.analysis.table import Table
 from storebench.probes.machine import disk_number
 from storebench.record.schema import Ceilings, Environment, Record
 from storebench.report.build import write_content
 from storebench.report.content import Content, content_of
 from tests.support.harness_tools import SMALL
-from tests.support.planted import ENVIRONMENT, make_record
+from tests.support.planted import ENVIRONMENT, make_record, write_run
 
 SPREAD = (1.0, 1.01, 0.99, 1.02, 0.98)
 
@@ -63,6 +64,24 @@ def test_places_of_a_run_are_compared_round_by_round(cache: str) -> None:
     read = rows["PNG files", "read p50, µs"]
     assert read["/b (None), times"] == pytest.approx(3)
     assert read["/b (None), verdict"] == "undecided", "it was measured once, and repeated in later rounds"
+
+
+@pytest.mark.parametrize("given", [("/b", "/a"), ("/b", "/a", "local")])
+def test_places_are_compared_with_the_local_disk_or_the_first_given(
+    given: tuple[str, ...], tmp_path: Path
+) -> None:
+    records = [record for place in given for record in measured({"png": 10, "lmdb": 4}, place=place)]
+    run = write_run(tmp_path / "run", records[::-1])
+    cells = [{"cell_id": record.cell.cell_id, "place": record.cell.place} for record in records]
+    (run / "run.json").write_text(json.dumps({"run_id": records[0].run_id, "cells": cells}))
+    (shared := tmp_path / "run.json.xz").write_bytes(share(run)[1])
+    places = ["local"] * ("local" in given) + ["/b", "/a"]
+    of_shared = [{"/a": "/place-0", "/b": "/place-1"}.get(place, place) for place in places]
+    for path, names in ((run, places), (shared, of_shared)):
+        [table] = content_of(read_results(path)).beside
+        assert [head for head in table.head if head.endswith("(None)")] == [
+            f"{name} (None)" for name in names
+        ]
 
 
 ON_A, ON_B = {"png": 20.0, "lmdb": 4.0, "hdf5": 8.0}, {"png": 20.0, "lmdb": 16.0, "hdf5": 8.0}
