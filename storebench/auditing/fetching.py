@@ -39,8 +39,12 @@ def made_of(values: Sequence[Any], indices: Sequence[Any] | None, key: Key, work
 class NotingFetcher(Guard):
     """torch's fetcher of batches; `deliver` returns what `fetch` is to return, from a batch and its samples."""
 
-    def __init__(self, fetcher: Any, worker: int, key: Key, deliver: Callable[[Any, Made], Any]) -> None:
-        self._fetcher, self._worker, self._key, self._deliver = fetcher, worker, key, deliver
+    def __init__(self, fetcher: Any, *, key: Key, deliver: Callable[[Any, Made], Any]) -> None:
+        from torch.utils.data import get_worker_info
+
+        self._fetcher, self._key, self._deliver = fetcher, key, deliver
+        worker = get_worker_info()
+        self._worker = worker.id if worker else 0
         self._is_map = type(fetcher).__name__ == "_MapDatasetFetcher"
         self._batches = 0
         # A circle of references would keep the dataset longer than the script's own program does.
@@ -93,7 +97,4 @@ def _is_batch(rows: list[Any]) -> bool:
 
 def note_batches(key: Key) -> Callable[[Any], NotingFetcher]:
     """Return what notes the batches of this worker."""
-    from torch.utils.data import get_worker_info
-
-    worker = get_worker_info()
-    return lambda fetcher: NotingFetcher(fetcher, worker.id if worker else 0, key, Carried)
+    return functools.partial(NotingFetcher, key=key, deliver=Carried)

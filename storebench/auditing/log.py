@@ -144,7 +144,7 @@ class LoaderLog(Watch):
         return is_alike and self._begun == self._loaders
 
     def around(self, fetcher: Any) -> NotingFetcher:
-        return NotingFetcher(fetcher, 0, self.key, self.deliver)
+        return NotingFetcher(fetcher, key=self.key, deliver=self.deliver)
 
     def made(self, made: Made) -> None:
         self._made = made
