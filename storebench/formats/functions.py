@@ -36,11 +36,13 @@ def module_format(name: str) -> type[Format]:
             hint="docs/ci.md says what they do.",
         )
 
+    infos = {key: ReaderInfo(reader=_reader(make), summary=key) for key, make in makers.items()}
+
     class ModuleFormat(Format):
         info = FormatInfo(name=name, summary=name, default_codec="raw", default_reader=min(makers))
 
         def readers(self) -> Mapping[str, ReaderInfo]:
-            return {key: ReaderInfo(reader=_reader(make), summary=key) for key, make in makers.items()}
+            return infos
 
         def writer(self, folder: Path, spec: StoreSpec) -> Writer:
             if spec.codec != "raw":
