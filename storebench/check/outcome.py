@@ -21,10 +21,9 @@ class Outcome:
     """Integrity (5) takes precedence over regression (1), not comparable (3) and inconclusive (4), in this order."""
     line: str
     """The reason for the exit code."""
-    counts: dict[str, int]
 
 
-SAME_CODE = Outcome(exit_code=errors.EXIT_OK, line="both sides are the same code: no regression", counts={})
+SAME_CODE = Outcome(exit_code=errors.EXIT_OK, line="both sides are the same code: no regression")
 
 
 # The states that give an exit code, the gravest first.
@@ -37,7 +36,7 @@ _CODES = (
 
 def outcome(results: Sequence[CellResult]) -> Outcome:
     """Return the exit code for the results of cells, and the line that says why."""
-    states = Counter(str(result.state) for result in results)
+    states = Counter(result.state for result in results)
     code = next((code for code, of in _CODES if any(states[state] for state in of)), errors.EXIT_OK)
     if code == errors.EXIT_OK and states[CellState.NEW] == len(results):
         code = errors.EXIT_NOT_COMPARABLE
@@ -48,10 +47,9 @@ def outcome(results: Sequence[CellResult]) -> Outcome:
     parts += [f"{len(told) - MOST_NAMED} more"] if len(told) > MOST_NAMED else []
     quiet = len(results) - len(told)
     parts += [f"{number_of(quiet, 'cell')} without a sign of change"] if quiet else []
-    ended = sum(result.state is CellState.NOT_GATED for result in results)
-    parts += [f"{ended} of them by their counters alone"] if ended else []
-    counts = {str(state): states[state] for state in CellState if states[state]}
-    return Outcome(exit_code=code, line="; ".join(parts), counts=counts)
+    by_counters = states[CellState.NOT_GATED]
+    parts += [f"{by_counters} of them by their counters alone"] if by_counters else []
+    return Outcome(exit_code=code, line="; ".join(parts))
 
 
 def _worst_first(results: Sequence[CellResult]) -> list[CellResult]:
