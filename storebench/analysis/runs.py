@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from storebench.analysis.checks.records import RunFolders, read_results
-from storebench.analysis.comparison import unpaired
+from storebench.analysis.comparison import Ratio, unpaired
 from storebench.analysis.frame import (
     BACKEND_COLUMNS,
     CELL_COLUMNS,
@@ -193,21 +193,22 @@ def compare(
     pairs = [(cell, bases.get(_key(cell, fixed, by))) for cell in cells]
     sides = [(cell, base) for cell, base in pairs if base is not None and _value(cell, by) != baseline]
     ranks = metric == "samples_per_s" and by in _IMPLIED  # stores have the verdicts of a report
-    compared = [
-        (cell, rate_ratio(cell, base) if ranks else paired(cell.values(metric), base.values(metric)))
-        for cell, base in sides
-    ]
-    if apart := "different machines" * (by == "machine"):
-        rounds = [(cell, [[*side.values(metric).values()] for side in (base, cell)]) for cell, base in sides]
-        compared = [(cell, unpaired(*of_sides)) for cell, of_sides in rounds]
+    apart = by == "machine"
+
+    def ratio_of(cell: CellSummary, base: CellSummary) -> Ratio | None:
+        if ranks:
+            return rate_ratio(cell, base)
+        values, others = cell.values(metric), base.values(metric)
+        return unpaired([*others.values()], [*values.values()]) if apart else paired(values, others)
+
     return pd.DataFrame(
         [
             {name: cell.fields[name] for name in CELL_COLUMNS}
             | {name: cell.fact(name) for name in PLACE_COLUMNS}
             | {"baseline": baseline, "ratio": ratio.mid, "ratio_lo": ratio.low, "ratio_hi": ratio.high}
-            | {"rounds": ratio.rounds, "verdict": apart or str(ratio.verdict)}
-            for cell, ratio in compared
-            if ratio is not None
+            | {"rounds": ratio.rounds, "verdict": "different machines" if apart else str(ratio.verdict)}
+            for cell, base in sides
+            if (ratio := ratio_of(cell, base)) is not None
         ]
     )
 
