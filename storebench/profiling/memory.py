@@ -74,7 +74,11 @@ class MemoryReport:
 
     def lines(self) -> list[str]:
         sizes = ", ".join(f"{name} {rounded_bytes(size)}" for name, size in self.sizes.items() if size)
-        return [f"memory: {sizes}", *([str(self.growth)] if self.growth else []), *self.advice]
+        return [
+            *([f"memory: {sizes}"] if sizes else []),
+            *([str(self.growth)] if self.growth else []),
+            *self.advice,
+        ]
 
 
 class MemoryWatch(Guard):
@@ -120,11 +124,11 @@ class MemoryWatch(Guard):
         added = sum(max(0, size - self._bases[pid][0]) for pid, size in workers.items())
         shm = psutil.disk_usage(_SHM)  # batches of workers, which this process may not have touched
         sample = MemorySample(self.step, time.monotonic() - self._began, own, shm.used, added)
-        self._samples.append(sample)
         if time.monotonic() >= self._walk_due:
             self._shm_limit = shm.used + shm.free
             self._walk(sample, locked)
             self._walk_due = time.monotonic() + _REST * (time.thread_time() - began)
+        self._samples.append(sample)  # with sizes and a limit, also for a report at this moment
         growth = None if self._has_warned or len(self._samples) % 8 else self._growth()
         if growth and growth.full_step < (1.0 + _SOON) * self.step:
             self._has_warned = True
@@ -145,7 +149,7 @@ class MemoryWatch(Guard):
         free, allowed = psutil.virtual_memory().available, memory_room_bytes()
         self._limit = sample.total + max(0, min(free, free if allowed is None else allowed))
         total = sum(pages["Pss"] + pages["SwapPss"] for pages in (here, *workers))
-        peak = max(before.total for before in self._samples) - sample.total + total
+        peak = max(before.total for before in (*self._samples, sample)) - sample.total + total
         self._sizes = {
             "in all": total,
             "peak": max(peak, self._sizes.get("peak", 0)),
@@ -170,7 +174,12 @@ class MemoryWatch(Guard):
             yield "keep loss.item(), not loss, and bound what the dataset caches"
         if self._sizes.get("copied by workers"):
             yield f"workers copy {self.objects}: an array or Arrow in its place, or fewer workers"
-        if self._bases and not growth and self._samples[-1].total > (1.0 - _LITTLE) * self._limit:
+        if (
+            self._samples
+            and self._bases
+            and not growth
+            and self._samples[-1].total > (1.0 - _LITTLE) * self._limit
+        ):
             yield "little memory is left: fewer workers, or a smaller prefetch_factor"
 
     def _growth(self) -> Growth | None:

@@ -89,6 +89,7 @@ LOADERS: dict[str, Callable[[], Iterable[Any]]] = {
 )
 def test_batches_are_the_same(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     plain = list(LOADERS[kind]())
+    gc.collect()  # the workers of failed loops before this one
     loader = LOADERS[kind]()
     profiled = storebench.profile(loader)
     epochs = 1 if isinstance(loader, Iterator) else 2
@@ -129,11 +130,12 @@ def test_a_loaders_error_is_its_own(workers: int) -> None:
 
 
 def test_leaving_the_loop_ends_the_workers_and_shows_the_verdict(capsys: pytest.CaptureFixture[str]) -> None:
-    for step, _ in enumerate(storebench.profile(DataLoader(Squares(200), batch_size=2, num_workers=2))):
-        if step == 8:
-            break
-    gc.disable()  # workers must not wait for the collector
+    gc.collect()  # the workers of failed loops before this one
+    gc.disable()  # the workers must not wait for the collector
     try:
+        for step, _ in enumerate(storebench.profile(DataLoader(Squares(200), batch_size=2, num_workers=2))):
+            if step == 8:
+                break
         assert not multiprocessing.active_children()
     finally:
         gc.enable()
