@@ -156,7 +156,7 @@ def place_words(place: Place) -> str:
     if place == LOCAL:
         return ""
     if place.folder:
-        return f"below {place}"
+        return f"{'copied ' * (place != place.folder)}below {place.folder}"
     units = {
         "first-byte-ms": "first byte {:g} ms",
         "round-trip-ms": "round trip {:g} ms",

@@ -40,7 +40,7 @@ from storebench.run.replicates import (
 )
 from storebench.run.resources import Surroundings, check_network, check_parts, check_size, surroundings
 from storebench.run.scenario import FEWEST_REPLICATES, Scenario
-from storebench.settings.words import ComputeKind, Split
+from storebench.settings.words import ComputeKind, Place, Split
 from storebench.stores.convert import BuildOptions, Replace, convert
 from storebench.stores.copies import StoreImage, ensure_copy, ensure_image
 from storebench.system.lock import claimed
@@ -208,11 +208,17 @@ def prepare(
 def _put_in_place(prepared: dict[Cell, Prepared], watcher: Watcher, running: contextlib.ExitStack) -> None:
     """Copy stores to the places that cells name, each once; start and measure the run's own server."""
     places = None
+
+    @functools.cache
+    def folder_of(place: Place) -> Path:
+        folder = Path(place.folder)
+        return folder if place == place.folder else running.enter_context(scratch_folder("copied", folder))
+
     for cell, stores in prepared.items():
         place, say = cell.place, watcher.store(cell).say
         if place.folder:
-            copy = ensure_copy(stores.store, Path(place), say)
-            facts = PlaceFacts(server=file_system(place))
+            copy = ensure_copy(stores.store, folder_of(place), say)
+            facts = PlaceFacts(server=file_system(place.folder))
             prepared[cell] = dataclasses.replace(stores, store=copy, place=facts)
         elif place.kind:
             if places is None:

@@ -58,7 +58,7 @@ def permitted(scenario: Scenario, cells: Sequence[Cell], stores: Path) -> Permit
     refused = refusals(cells, stores)
     optional = scenario.optional_cells() if refused else set()
     held = {replace(cell, place=LOCAL) for cell in cells if cell not in refused}
-    there = (cell for cell in refused if cell.place == LOCAL or Path(cell.place).is_dir())
+    there = (cell for cell in refused if not cell.place.kind and Path(cell.place.folder).is_dir())
     optional |= {cell for cell in there if replace(cell, place=LOCAL) in held}
     for cell, reason in refused.items():
         if cell not in optional or len(refused) == len(set(cells)):
@@ -92,10 +92,10 @@ def refusals(cells: Iterable[Cell], stores: Path) -> dict[Cell, UsageError]:
     for cell in listed:
         if not cell.place.folder:
             continue
-        if not Path(cell.place).is_dir():
+        if not Path(cell.place.folder).is_dir():
             hint = "Mount the share, or make the folder."
-            refused[cell] = UsageError("there is no such folder", where=cell.place, hint=hint)
-        elif cell.cache is not CacheState.ANY and (trial := unreachable(Path(cell.place)).get(cell.cache)):
+            refused[cell] = UsageError("there is no such folder", where=cell.place.folder, hint=hint)
+        elif cell.cache is not CacheState.ANY and (trial := unreachable(Path(cell.place.folder)).get(cell.cache)):
             what = f"no cell can be {cell.cache} at {cell.place}: {trial}"
             refused[cell] = UsageError(what, hint="Set cache to 'any'.")
     limited = [cell for cell in listed if cell.memory_bytes is not None]

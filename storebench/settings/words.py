@@ -172,13 +172,15 @@ REAL = Compute("real")
 class Place(_Text):
     """Where a store is read: "local", an absolute folder, or an object store ("s3:URL", "s3:here?EMULATED").
 
-    "copy:" before an object store: every replicate copies the store to this disk first, and reads it there. Records may
-    have servers of other kinds, which no run starts any more ("nfs:here"), and mounts ("ssh:here", "weed:here").
+    "copy:" before an object store: every replicate copies the store to this disk first, and reads it there; before a
+    folder: the copy in it ends with the run. Records may have servers of other kinds, which no run starts any more
+    ("nfs:here"), and mounts ("ssh:here", "weed:here").
     """
 
-    __slots__ = ("copies", "emulated", "kind", "url")
+    __slots__ = ("copies", "emulated", "folder", "kind", "url")
 
-    copies: bool
+    copies: bool  # From a server to this disk.
+    folder: str  # Perhaps of another file system; "" for every other place.
     kind: str  # "s3", or a kind that only records have; "" for this disk and for a folder.
     url: str  # The address of a server that runs already; "" for every other place.
     emulated: dict[str, float]  # What the run's own server emulates, by the names of `storebench place up`.
@@ -194,16 +196,18 @@ class Place(_Text):
         )
         place = super().__new__(cls, text)
         place.copies, place.kind, place.url, place.emulated = False, "", "", {}
+        path = text.removeprefix("copy:")
+        place.folder = path if path.startswith("/") else ""
         if server is not None:
             place.copies, place.kind = bool(server["copy"]), server["kind"]
             place.url = (server["url"] or "").rstrip("/")
             place.emulated = _emulated(place.kind, server["emulated"] or "")
-        if (server is None and text != "local" and not text.startswith("/")) or (
+        if (server is None and text != "local" and not place.folder) or (
             place.url and not re.fullmatch(r"https?://[^/?#]+/[^/?#][^?#]*", place.url)
         ):
             raise ValueError(
-                "place is 'local', a folder from /, s3:http://HOST:PORT/BUCKET, or s3:here with what it emulates, "
-                f"joined by '&' (s3:here?first-byte-ms=20&mb-s=50), not {text!r}"
+                "place is 'local', a folder from / or copy:FOLDER, s3:http://HOST:PORT/BUCKET, or s3:here with what it "
+                f"emulates, joined by '&' (s3:here?first-byte-ms=20&mb-s=50), not {text!r}"
             )
         return place
 
@@ -215,12 +219,7 @@ class Place(_Text):
     @property
     def mounted(self) -> bool:
         """Whether readers read files of a file system that is not this disk's."""
-        return self.folder or (self.kind in ("ssh", "weed") and not self.copies)
-
-    @property
-    def folder(self) -> bool:
-        """Whether it is a folder, perhaps of another file system."""
-        return self.startswith("/")
+        return bool(self.folder) or (self.kind in ("ssh", "weed") and not self.copies)
 
 
 def _emulated(kind: str, text: str) -> dict[str, float]:

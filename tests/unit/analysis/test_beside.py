@@ -150,7 +150,7 @@ def test_a_run_keeps_its_command_and_the_places_that_hold_a_state(
         "--compute",
         "none",
         "--place",
-        f"{shared},{in_memory}",
+        f"{shared},copy:{in_memory}",
         "--cache",
         "warm,cold",
     ]
@@ -158,7 +158,8 @@ def test_a_run_keeps_its_command_and_the_places_that_hold_a_state(
     about = json.loads((tmp_path / "run" / "run.json").read_text())
     assert about["argv"] == [*words, "--out", "run"]
     places = {(cell["place"], cell["cache"]) for cell in about["cells"]}
-    assert places == {(str(shared), "warm"), (str(shared), "cold"), (str(in_memory), "warm")}
-    assert f"1 cell left out: no cell can be cold at {in_memory}" in done.stderr
+    assert places == {(str(shared), "warm"), (str(shared), "cold"), (f"copy:{in_memory}", "warm")}
+    assert f"1 cell left out: no cell can be cold at copy:{in_memory}" in done.stderr
+    assert (any(shared.iterdir()), any(in_memory.iterdir())) == (True, False), "copies end with the run"
     cli("report", "run", "--out", "page", "--allow-invalid")
     assert shlex.join(["storebench", *about["argv"]]) in (tmp_path / "page" / "report.md").read_text()
