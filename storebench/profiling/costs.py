@@ -100,12 +100,17 @@ class Costs:
 
     def with_share(self, share: float, *parts: Limit) -> "Costs":
         """Return the costs with only a share of some parts."""
-        return dataclasses.replace(
+        costs = dataclasses.replace(
             self,
             wall=self.wall | {part: share * self.wall[part] for part in parts},
             cpu=self.cpu | {part: share * self.cpu.get(part, 0.0) for part in parts},
             receiving_s=self.receiving_s * (share if Limit.HANDOFF in parts else 1.0),
         )
+        if not self.workers:
+            return costs
+        # What is not explained of a step belongs to what the loop's thread does, in proportion.
+        before_s, after_s = (each.receiving_s + each.wall[Limit.COMPUTE] for each in (self, costs))
+        return dataclasses.replace(costs, rest_s=self.rest_s * after_s / max(before_s, NEARLY_NONE))
 
     def without_slow_samples(self) -> "Costs":
         """Return the costs if slow samples took the usual time."""
