@@ -95,7 +95,9 @@ def refusals(cells: Iterable[Cell], stores: Path) -> dict[Cell, UsageError]:
         if not Path(cell.place.folder).is_dir():
             hint = "Mount the share, or make the folder."
             refused[cell] = UsageError("there is no such folder", where=cell.place.folder, hint=hint)
-        elif cell.cache is not CacheState.ANY and (trial := unreachable(Path(cell.place.folder)).get(cell.cache)):
+        elif cell.cache is not CacheState.ANY and (
+            trial := unreachable(Path(cell.place.folder)).get(cell.cache)
+        ):
             what = f"no cell can be {cell.cache} at {cell.place}: {trial}"
             refused[cell] = UsageError(what, hint="Set cache to 'any'.")
     limited = [cell for cell in listed if cell.memory_bytes is not None]
