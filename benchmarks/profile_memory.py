@@ -176,8 +176,9 @@ def run(name: str, folder: Path) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, 2 * resource.getrlimit(resource.RLIMIT_NOFILE)[1:])
     profiled = storebench.profile(make(), show=False)
     began, told = time.monotonic(), False
+    steps = (folder / "steps").open("wb", buffering=0)  # a byte for each
     for step, _ in enumerate(looped(train(profiled))):
-        (folder / "step").write_text(str(step))
+        steps.write(b".")
         passed_s = time.monotonic() - began
         if not told and passed_s > (TOLD_S if name in GROWING else STEADY_S):
             report: ProfileReport = profiled.report()
@@ -208,11 +209,12 @@ def outcome(name: str) -> tuple[int, int, int, str]:
         # A killed process leaves its temporary files.
         environment = {**os.environ, "TMPDIR": str(folder)}
         subprocess.run(command, capture_output=True, timeout=240, check=False, env=environment)
+        last = (folder / "steps").stat().st_size - 1
         if not (folder / "told").exists():
-            return 0, int((folder / "step").read_text()), 0, "ended before the profile was asked"
+            return 0, last, 0, "ended before the profile was asked"
         figures, _, text = (folder / "told").read_text().partition("\n")
         full, copied, _ = map(int, figures.split())
-        return full, int((folder / "step").read_text()), copied, text
+        return full, last, copied, text
 
 
 def main() -> None:
