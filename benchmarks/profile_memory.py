@@ -1,6 +1,6 @@
 """Does the profile see memory that grows, and when it is full? ``python -m benchmarks.profile_memory``.
 
-Each loop runs in a process of its own, those that are planted to grow in a control group with 1200 MiB until
+Each loop runs alone, in a process of its own, those that are planted to grow in a control group with 1200 MiB until
 they are killed; the profile tells beforehand at which step. Exit code 1 if fewer than the goals are right.
 """
 
@@ -14,7 +14,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -230,20 +229,19 @@ def main() -> None:
         return
     grown = near = false = copies = 0
     names = [name for name in (*GROWING, *STEADY, *COPYING) if options.only in name]
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        for name, (full, last, copied, text) in zip(names, pool.map(outcome, names), strict=True):
-            grown += name in GROWING and full > 0
-            false += name in STEADY and (full > 0 or copied > 0)
-            copies += name in COPYING and copied > 0
-            near += name in GROWING and abs(full / last - 1.0) <= TOLERANCE
-            ends = (
-                f"full at {full:,}, was at {last:,}"
-                if name in GROWING
-                else f"full at {full:,}"
-                if full
-                else "steady"
-            )
-            print(f"{name:28} {ends}\n    " + text.replace("\n", "\n    "), flush=True)
+    for name, (full, last, copied, text) in zip(names, map(outcome, names), strict=True):
+        grown += name in GROWING and full > 0
+        false += name in STEADY and (full > 0 or copied > 0)
+        copies += name in COPYING and copied > 0
+        near += name in GROWING and abs(full / last - 1.0) <= TOLERANCE
+        ends = (
+            f"full at {full:,}, was at {last:,}"
+            if name in GROWING
+            else f"full at {full:,}"
+            if full
+            else "steady"
+        )
+        print(f"{name:28} {ends}\n    " + text.replace("\n", "\n    "), flush=True)
     counts = [sum(name in kind for name in names) for kind in (GROWING, STEADY, COPYING)]
     print(
         f"growth found in {grown} of {counts[0]}, its end within {TOLERANCE:.0%} in {near}; "
