@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import statistics
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,17 @@ from storebench.analysis.labels import backend_label, dataset_label, place_words
 from storebench.analysis.panels import base_rank, paired, rate_ratio
 from storebench.analysis.summary import CellSummary, key_without
 from storebench.analysis.table import Column, Table, make_table
-from storebench.settings.words import LOCAL
+from storebench.settings.words import LOCAL, CacheState
 from storebench.units import Better
 
 _NOTE = (
     "Times the place on the left, paired by round: an epoch has the same samples in the same order everywhere, so a cold"
     " start reads the same share of the store. A read has the bytes of an image, past the page cache."
+)
+
+_READS_NOTE = (
+    "Times the place on the left, paired by round: random reads of the same samples by the file's own library, without"
+    " decoding. Warm reads repeat the cold ones."
 )
 
 # Of each figure: metric, the counter that it is divided by, factor, and the better direction.
@@ -37,6 +42,9 @@ _FIGURES: dict[str, tuple[str, str, float, Better | None]] = {
 
 # Two names, and in each column a figure, its ratio to another, and the verdict.
 Row = tuple[str, str, Sequence[tuple[float | None, Ratio | None, str]]]
+
+# The values of each figure, by round.
+Figures = Mapping[str, Mapping[Round, float]]
 
 # The cells of each store, by their column.
 Stores = dict[str, dict[str, CellSummary]]
@@ -85,11 +93,21 @@ def _grouped(
 
 
 def _figures(stores: Stores, columns: Sequence[str]) -> Iterator[Row]:
-    """Yield a row per figure of each store, compared with the first column round by round, where rounds are shared."""
-    for (backend, on), (name, figure) in itertools.product(stores.items(), _FIGURES.items()):
-        better, parts = figure[-1], list[tuple[float | None, Ratio | None, str]]()
+    """Yield a row per figure of each store, compared with the first column."""
+    for backend, on in stores.items():
         sound = all(not cell.at_most and cell.doubt in ("", "cold start") for cell in on.values())
-        first, *others = (_values(on[column], *figure) if column in on else {} for column in columns)
+        of = [
+            {name: _values(on[column], *figure) for name, figure in _FIGURES.items() if column in on}
+            for column in columns
+        ]
+        yield from _rows(backend_label(backend), of, sound=sound)
+
+
+def _rows(store: str, columns: Iterable[Figures], *, sound: bool = True) -> Iterator[Row]:
+    """Yield a row per figure of a store, compared with the first column round by round, where rounds are shared."""
+    for name, (*_, better) in _FIGURES.items():
+        parts = list[tuple[float | None, Ratio | None, str]]()
+        first, *others = (column.get(name, {}) for column in columns)
         for values in (first, *others):
             ratio = None if values is first else paired(values, first, better or Better.HIGHER)
             verdict = str(ratio.verdict if sound else Verdict.UNDECIDED) if ratio and better else ""
@@ -97,7 +115,7 @@ def _figures(stores: Stores, columns: Sequence[str]) -> Iterator[Row]:
                 ratio, verdict = unpaired([*first.values()], [*values.values()]), "different machines"
             parts.append((statistics.median(values.values()) if values else None, ratio, verdict))
         if first or any(others):
-            yield backend_label(backend), name, parts
+            yield store, name, parts
 
 
 def _values(cell: CellSummary, metric: str, per: str, factor: float, _: Better | None) -> dict[Round, float]:
@@ -127,6 +145,15 @@ def place_tables(cells: Iterable[CellSummary], given: Sequence[str]) -> list[Tab
     return [
         beside(f"{words}. Places", "figure", names, [*_figures(on, names)], _NOTE)
         for words, names, on in groups
+    ]
+
+
+def file_tables(kind: str, measured: Mapping[CacheState, Mapping[str, Figures]]) -> list[Table]:
+    """Return a table for each cache state in which a file was read in several places."""
+    return [
+        beside(f"{kind}, {state}. Places", "figure", [*on], [*_rows(kind, on.values())], _READS_NOTE)
+        for state, on in measured.items()
+        if len(on) > 1
     ]
 
 

@@ -120,14 +120,16 @@ def so_far(run: Path) -> tuple[str, str]:
     return content.answer.sentence, text(overview, shutil.get_terminal_size().columns) if overview else ""
 
 
+def listed(tables: Iterable["Table"]) -> list[dict[str, Any]]:
+    """Return tables as JSON has them."""
+    return [
+        {"caption": table.caption, "rows": [dict(zip(table.raw_head, row, strict=True)) for row in table.raw]}
+        for table in tables
+    ]
+
+
 def as_dict(written: "Report") -> dict[str, Any]:
     content, told = written.content, written.content.answer
-
-    def rows(table: "Table") -> list[dict[str, Any]]:
-        return [dict(zip(table.raw_head, row, strict=True)) for row in table.raw]
-
-    def listed(tables: Iterable["Table"]) -> list[dict[str, Any]]:
-        return [{"caption": table.caption, "rows": rows(table)} for table in tables]
 
     return {
         "answer": told.sentence,
@@ -137,7 +139,7 @@ def as_dict(written: "Report") -> dict[str, Any]:
         "best": told.best and told.best.cell.backend,
         "verdict": str(told.verdict),
         "ratio": told.ratio and {"mid": told.ratio.mid, "low": told.ratio.low, "high": told.ratio.high},
-        "choices": rows(told.table) if told.table else [],
+        "choices": listed([told.table])[0]["rows"] if told.table else [],
         "lines": list(told.lines),
         "changes": list(told.changes),
         "command": told.command,

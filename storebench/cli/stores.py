@@ -26,8 +26,9 @@ from storebench.cli.options import (
     SkipUnreadableOption,
     SplitOption,
     SyntheticOption,
+    loop_values,
 )
-from storebench.cli.results import drawn
+from storebench.cli.results import drawn, listed
 from storebench.errors import UsageError
 from storebench.settings.words import Split
 
@@ -195,6 +196,13 @@ def inspect(
             help="Random samples to read, cold and warm; 0 reads none, and evicts nothing.",
         ),
     ] = 200,
+    place: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PLACE[,PLACE...]",
+            help="Also compare reads here with those of the same file in other folders; copy:FOLDER copies it there first.",
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Report what random reads of a file cost.
@@ -204,16 +212,27 @@ def inspect(
     file or on a copy of its first samples. The last line says what a sample costs. Nothing is written to the file.
     """
     with exit_codes():
+        from storebench.analysis.beside import file_tables
         from storebench.record.manifest import MANIFEST_NAME
         from storebench.stores.inspection import inspect as inspected
+        from storebench.stores.inspection_places import placed, side_by_side
 
         if Path(path, MANIFEST_NAME).is_file():
             raise UsageError(
                 "a store of storebench", where=str(path), hint="Measure it with 'storebench run'."
             )
-        inspection = inspected(path, samples=samples)
+        if place is not None and not samples:
+            raise UsageError("--place compares reads: leave out --samples 0")
+        tables: list[Table] = []
+        left_out: list[str] = []
+        with placed(path, loop_values({"place": place})["place"] if place else ()) as found:
+            inspection = inspected(path, samples=samples)
+            if place and not inspection.unread:
+                measured, left_out = side_by_side(found, inspection, samples)
+                tables = file_tables(inspection.kind, measured)
         if as_json:
-            put_json({**dataclasses.asdict(inspection), "path": str(inspection.path)})
+            facts = {**dataclasses.asdict(inspection), "path": str(inspection.path)}
+            put_json(facts | {"places": listed(tables), "left_out": left_out})
             return
         put(*_lines(inspection))
         if inspection.trials:
@@ -223,6 +242,9 @@ def inspect(
         else:
             costs = f"cold {_cost(inspection.cold)}, warm {_cost(inspection.warm)}"
             put(f"a random sample here: {inspection.sample_bytes[1]:,} bytes; {costs}")
+        for table in tables:
+            write_out(f"\n{drawn(table)}")
+        put(*(tables[-1].notes if tables else ()), *left_out)
 
 
 def _trials(inspection: "Inspection") -> "Table":

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from storebench.datasets.base import HF_PREFIX, Image
-from storebench.datasets.containers.base import Container
+from storebench.datasets.containers.base import Container, NamedFields
 from storebench.datasets.containers.recognize import find_container
 from storebench.datasets.images import suffix_of
 from storebench.errors import CorruptDataError, DataNotFoundError
@@ -89,9 +89,7 @@ class Inspection:
 
 def inspect(text: str | Path, *, samples: int = SAMPLES) -> Inspection:
     """Return the layout of a file, or of the first one of several, and the cost of a random sample of it."""
-    several = find_container(str(text).removeprefix(HF_PREFIX), Split.TRAIN)
-    container = find_container(str(several.files[0]), Split.TRAIN)
-    container.asked = several.asked
+    container = first_of(text)
     path = container.files[0]
     try:
         return run_isolated(
@@ -103,6 +101,14 @@ def inspect(text: str | Path, *, samples: int = SAMPLES) -> Inspection:
         )
     except OSError as error:
         raise CorruptDataError(f"it cannot be read ({error.strerror or error})", where=path) from error
+
+
+def first_of(text: str | Path, asked: NamedFields | None = None) -> Container:
+    """Return the container of a file, or of the first one of several, which is not looked at yet."""
+    several = find_container(str(text).removeprefix(HF_PREFIX), Split.TRAIN)
+    container = find_container(str(several.files[0]), Split.TRAIN)
+    container.asked = asked or several.asked
+    return container
 
 
 def _findings(container: Container, samples: int) -> Inspection:
@@ -182,7 +188,7 @@ def _gain(before: Reads, after: Reads) -> float | None:
 def _reads(container: Container, batches: Sequence[Sequence[int]], budget_s: float, *, cold: bool) -> Reads:
     """Read batches of samples as a dataset does; if `cold`, each with the files evicted before."""
     files = container.files_of(itertools.chain.from_iterable(batches))
-    if not batches or (cold and (why_not := _not_cold(files))):
+    if not batches or (cold and (why_not := not_cold(files))):
         return Reads(reason=why_not if batches else "too few samples")
     before = resident(files)
     most = max(LEAST_RESIDENT_PAGES, MOST_RESIDENT_FRAC * before.pages_total)
@@ -229,7 +235,7 @@ def _held(paths: list[Path], most: float) -> float:
     return held
 
 
-def _not_cold(files: list[Path]) -> str:
+def not_cold(files: list[Path]) -> str:
     """Evict files; return the reason why no read of them is known to be cold, or ""."""
     method, before = evict(files), resident(files)
     facts = cache_facts(CacheState.COLD, before, paths=files, how=method)
