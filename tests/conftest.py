@@ -38,9 +38,10 @@ settings.register_profile(
 )
 settings.load_profile("storebench")
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # A shell's background jobs ignore interrupts, and every process that a test starts and interrupts would, too.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# A shell's background jobs ignore interrupts and nohup's SIGHUP, and every process that a test starts would, too.
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 if multiprocessing.get_start_method() == "forkserver":
     # The default from Python 3.14 on, with which a worker imports torch anew. Tests of ways to start workers name theirs.
@@ -162,6 +163,18 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 def installed(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Environment:
     """Install the wheel into a fresh environment, once; a plugin that a test adds to it changes nothing else in it."""
     return environment_with(built.wheel, tmp_path_factory.mktemp("installed in a folder"))
+
+
+@pytest.fixture(scope="session")
+def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Install a third party's package with a format into a folder that can be put on the path."""
+    folder = tmp_path_factory.mktemp("site-packages")
+    shutil.copy(Path(__file__).parent / "support" / "planted_plugin.py", folder)
+    info = folder / "storebench_planted-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: storebench-planted\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[storebench.formats]\nplanted = planted_plugin:PlantedFormat\n")
+    return folder
 
 
 @pytest.fixture

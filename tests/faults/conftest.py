@@ -5,12 +5,11 @@ import shutil
 
 import pytest
 
-from tests.faults.engine import Library, hear_signals
+from tests.faults.engine import Library
 
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
     if shutil.which(os.environ.get("CC", "cc")) is None:
         pytest.skip("there is no C compiler, which tests/faults/faults.c needs")
-    hear_signals()
     return Library.build(tmp_path_factory.mktemp("library"))

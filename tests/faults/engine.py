@@ -1,8 +1,8 @@
-"""Run a command while one of its file operations fails, and tell how it ended.
+"""Start a command to which something happens, and tell how it ended.
 
-``faults.c``, a library that is preloaded into the command and into everything that it starts, does the failing.
-This module compiles it, starts the command in a session of its own, waits until all of its processes have gone, and
-after a power cut takes away what no fsync covered.
+``faults.c``, a library that is preloaded into the command and into everything that it starts, lets an operation on a
+file fail. This module compiles it, starts the command in a session of its own, waits until all of its processes have
+gone, and after a power cut takes away what no fsync covered.
 """
 
 import contextlib
@@ -12,6 +12,8 @@ import shutil
 import signal
 import struct
 import subprocess
+import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -41,10 +43,13 @@ _CONTROL = struct.Struct("<6q")  # struct control in faults.c
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """What happens, and at which operation (from 1); power may also fail at one more, which is after the end."""
+    """What happens, and at which operation (from 1); power may also fail at one more, which is after the end.
+
+    At 0 it is the caller who lets it happen.
+    """
 
     kind: str
-    at: int
+    at: int = 0
 
     @property
     def reads(self) -> bool:
@@ -65,12 +70,11 @@ class Call:
     path: Path
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Place:
     """A folder of its own for one command: ``work`` is what it works in, and where its operations are counted."""
 
     folder: Path
-    cache: Path
 
     @property
     def work(self) -> Path:
@@ -81,10 +85,11 @@ class Place:
         """TMPDIR of the command."""
         return self.work / "tmp"
 
-    def make(self) -> "Place":
-        self.temporary.mkdir(parents=True)
-        self.cache.mkdir(parents=True, exist_ok=True)
-        return self
+    @classmethod
+    def new(cls, parent: Path) -> "Place":
+        place = cls(Path(tempfile.mkdtemp(dir=parent.resolve(), prefix="place-")))
+        place.temporary.mkdir(parents=True)
+        return place
 
     def remove(self) -> None:
         shutil.rmtree(self.folder)
@@ -99,8 +104,8 @@ class Ending:
     stderr: str
     calls: tuple[Call, ...] = ()
     reads: tuple[Call, ...] = ()
-    fired: bool = False
     in_main: bool = False
+    """Whether the fault happened to the command itself, and not to a process that it started."""
     orphans: tuple[str, ...] = ()
     segments: tuple[Path, ...] = ()
 
@@ -138,15 +143,70 @@ class Library:
         return found
 
 
-def run(
+class Running:
+    """A command that was started, and everything that it starts in turn."""
+
+    def __init__(
+        self, process: Command | subprocess.Popen[bytes], place: Place, token: str, control: mmap.mmap
+    ) -> None:
+        self.process, self._place, self._token, self._control = process, place, token, control
+
+    @property
+    def main(self) -> psutil.Process:
+        return psutil.Process(self.process.pid)
+
+    def family(self) -> list[psutil.Process]:
+        """Return the other processes of the command that are there: those that have its variable."""
+        return [process for process in _family(self._token) if process.pid != self.process.pid]
+
+    def wait(self) -> int | None:
+        """Wait for the end; after a power cut end all of its processes, and a hanging one after a while."""
+        deadline = time.monotonic() + HUNG_S
+        while True:
+            try:
+                return self.process.wait(0.02)
+            except subprocess.TimeoutExpired:
+                down = _CONTROL.unpack_from(self._control)[3]
+                hung = time.monotonic() > deadline
+                if not down and not hung:
+                    continue
+            self.process.kill()
+            _kill(self._token)
+            self.process.wait()
+            return -signal.SIGKILL if down else None
+
+    def end(self, fault: Fault | None = None) -> Ending:
+        """Wait for the end of all of its processes, and return how the command ended to which `fault` happened."""
+        code, orphans = self.wait(), _end_orphans(self._token)
+        _, main, fired, down, *_ = _CONTROL.unpack_from(self._control)
+        log = _read_log(self._place.folder / "calls")
+        if fault is not None and fault.kind == "power" and fault.at > len(log.calls):
+            fired = down = main  # after the command's last operation
+        if down:
+            _lose_unsynced(self._place.work, log.events)
+        return Ending(
+            code=code,
+            stdout=(self._place.folder / "stdout").read_text(errors="replace"),
+            stderr=(self._place.folder / "stderr").read_text(errors="replace"),
+            calls=log.calls,
+            reads=log.reads,
+            in_main=fault is not None and (fault.at == 0 or (fired != 0 and fired == main)),
+            orphans=orphans,
+            segments=log.segments,
+        )
+
+
+@contextlib.contextmanager
+def started(
     command: Sequence[str],
     place: Place,
     library: Library | None = None,
     fault: Fault | None = None,
     *,
-    server: CommandServer,
-) -> Ending:
-    """Run `command` in ``place.work`` and return how it ended, once all its processes have gone."""
+    server: CommandServer | None,
+    group: Path | None = None,
+) -> Iterator[Running]:
+    """Start `command` in ``place.work``: in a copy of the process of `server`, or an interpreter of its own."""
     token = uuid.uuid4().hex
     env = _environment(place, token)
     (place.folder / "control").write_bytes(bytes(_CONTROL_BYTES))
@@ -156,56 +216,50 @@ def run(
     with (
         (place.folder / "stdout").open("wb") as out,
         (place.folder / "stderr").open("wb") as err,
-        _mapped(place.folder / "control") as control,
+        (place.folder / "control").open("r+b") as file,
+        mmap.mmap(file.fileno(), _CONTROL_BYTES) as control,
     ):
-        streams = out.fileno(), err.fileno()
-        process = server.start(*command, cwd=place.work, env=env, streams=streams)
-        code = _wait(process, control, token)
-        orphans = _end_orphans(token)
-        _, main, fired, down, *_ = _CONTROL.unpack_from(control)
-    log = _read_log(place.folder / "calls")
-    if fault is not None and fault.kind == "power" and fault.at > len(log.calls):
-        fired = down = main  # after the command's last operation
-    if down:
-        _lose_unsynced(place.work, log.events)
-    return Ending(
-        code=code,
-        stdout=(place.folder / "stdout").read_text(errors="replace"),
-        stderr=(place.folder / "stderr").read_text(errors="replace"),
-        calls=log.calls,
-        reads=log.reads,
-        fired=fired != 0,
-        in_main=fired != 0 and fired == main,
-        orphans=orphans,
-        segments=log.segments,
-    )
+        process: Command | subprocess.Popen[bytes]
+        if server is None:
+            words = [sys.executable, "-m", "storebench", *command]
+            process = subprocess.Popen(
+                words, cwd=place.work, env=env, stdout=out, stderr=err, start_new_session=True
+            )
+        else:
+            streams, limits = (out.fileno(), err.fileno()), {"group": str(group)} if group else None
+            process = server.start(*command, cwd=place.work, env=env, streams=streams, limits=limits)
+        try:
+            yield Running(process, place, token, control)
+        finally:
+            _kill(token)
+            process.wait()
 
 
-def hear_signals() -> None:
-    """Undo that SIGINT (a shell's background job) or SIGHUP (nohup) is ignored, which commands would inherit."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+def run(
+    command: Sequence[str],
+    place: Place,
+    library: Library | None = None,
+    fault: Fault | None = None,
+    *,
+    server: CommandServer,
+) -> Ending:
+    """Run `command` in ``place.work`` and return how it ended, once all its processes have gone."""
+    with started(command, place, library, fault, server=server) as running:
+        return running.end(fault)
 
 
 def _environment(place: Place, token: str) -> dict[str, str]:
     kept = {
         name: value for name, value in os.environ.items() if not name.startswith(("STOREBENCH_", "FAULTS_"))
     }
+    cache = place.folder.parent / "cache"
     return kept | {
         _TOKEN: token,
         "TMPDIR": str(place.temporary),
-        "XDG_CACHE_HOME": str(place.cache),
-        "MPLCONFIGDIR": str(place.cache / "matplotlib"),
+        "XDG_CACHE_HOME": str(cache),
+        "MPLCONFIGDIR": str(cache / "matplotlib"),
         "OMP_NUM_THREADS": "1",
     }
-
-
-@contextlib.contextmanager
-def _mapped(path: Path) -> Iterator[mmap.mmap]:
-    with path.open("r+b") as file, mmap.mmap(file.fileno(), _CONTROL_BYTES) as mapped:
-        yield mapped
 
 
 def _family(token: str) -> list[psutil.Process]:
@@ -225,23 +279,6 @@ def _kill(token: str) -> None:
             with contextlib.suppress(psutil.Error):
                 process.kill()
         time.sleep(0.02)
-
-
-def _wait(process: Command, control: mmap.mmap, token: str) -> int | None:
-    """Wait for the end of a command; after a power cut end all of its processes, and a hanging one after a while."""
-    deadline = time.monotonic() + HUNG_S
-    while True:
-        try:
-            return process.wait(0.02)
-        except subprocess.TimeoutExpired:
-            down = _CONTROL.unpack_from(control)[3]
-            hung = time.monotonic() > deadline
-            if not down and not hung:
-                continue
-        process.kill()
-        _kill(token)
-        process.wait()
-        return -signal.SIGKILL if down else None
 
 
 def _end_orphans(token: str) -> tuple[str, ...]:

@@ -226,41 +226,22 @@ static enum verdict call(const char *name, const char *path, enum room room, siz
     return GO;
 }
 
+/* The same for any path, or for an open file (without a path). */
 static enum verdict path_call(const char *name, int folder, const char *given, enum room room)
 {
     char path[PATH_MAX];
     int kept = errno;
-    if (!control || !absolute(folder, given, path) || !below_root(path)) {
-        errno = kept;
-        return GO;
-    }
+    int counts = control && (given ? absolute(folder, given, path) : path_of_fd(folder, path)) && below_root(path);
     errno = kept;
-    return call(name, path, room, 0);
+    return counts ? call(name, path, room, 0) : GO;
 }
 
-static enum verdict fd_call(const char *name, int fd, enum room room)
-{
-    char path[PATH_MAX];
-    int kept = errno;
-    if (!control || !path_of_fd(fd, path) || !below_root(path)) {
-        errno = kept;
-        return GO;
+/* Define a function of libc whose call counts, and is the real one unless it is refused. */
+#define COUNTED(type, name, parameters, arguments, as, folder, path, room)                       \
+    EXPORT type name parameters                                                                  \
+    {                                                                                            \
+        return path_call(as, folder, path, room) == REFUSE ? -1 : REAL(name) arguments;          \
     }
-    errno = kept;
-    return call(name, path, room, 0);
-}
-
-static int read_refused(const char *name, int fd)
-{
-    char path[PATH_MAX];
-    int kept = errno;
-    if (!control || !path_of_fd(fd, path) || !below_root(path)) {
-        errno = kept;
-        return 0;
-    }
-    errno = kept;
-    return call(name, path, READS, 0) == REFUSE;
-}
 
 /* Opening. */
 
@@ -453,10 +434,7 @@ EXPORT int posix_fallocate(int fd, off_t where, off_t size)
     return failed;
 }
 
-EXPORT int truncate(const char *path, off_t size)
-{
-    return path_call("truncate", AT_FDCWD, path, ONCE) == REFUSE ? -1 : REAL(truncate)(path, size);
-}
+COUNTED(int, truncate, (const char *path, off_t size), (path, size), "truncate", AT_FDCWD, path, ONCE)
 
 ssize_t pwrite64(int fd, const void *data, size_t size, off64_t where) ALIAS("pwrite");
 ssize_t pwritev64(int fd, const struct iovec *parts, int count, off64_t where) ALIAS("pwritev");
@@ -477,17 +455,17 @@ static int synced(int fd, int done)
 
 EXPORT int fsync(int fd)
 {
-    return fd_call("fsync", fd, ONCE) == REFUSE ? -1 : synced(fd, REAL(fsync)(fd));
+    return path_call("fsync", fd, NULL, ONCE) == REFUSE ? -1 : synced(fd, REAL(fsync)(fd));
 }
 
 EXPORT int fdatasync(int fd)
 {
-    return fd_call("fdatasync", fd, ONCE) == REFUSE ? -1 : synced(fd, REAL(fdatasync)(fd));
+    return path_call("fdatasync", fd, NULL, ONCE) == REFUSE ? -1 : synced(fd, REAL(fdatasync)(fd));
 }
 
 EXPORT int syncfs(int fd)
 {
-    if (fd_call("syncfs", fd, ONCE) == REFUSE)
+    if (path_call("syncfs", fd, NULL, ONCE) == REFUSE)
         return -1;
     int done = REAL(syncfs)(fd);
     if (done == 0 && control)
@@ -497,68 +475,21 @@ EXPORT int syncfs(int fd)
 
 /* Names. */
 
-EXPORT int mkdir(const char *path, mode_t mode)
-{
-    return path_call("mkdir", AT_FDCWD, path, TAKES) == REFUSE ? -1 : REAL(mkdir)(path, mode);
-}
-
-EXPORT int mkdirat(int folder, const char *path, mode_t mode)
-{
-    return path_call("mkdir", folder, path, TAKES) == REFUSE ? -1 : REAL(mkdirat)(folder, path, mode);
-}
-
-EXPORT int rmdir(const char *path)
-{
-    return path_call("rmdir", AT_FDCWD, path, FREES) == REFUSE ? -1 : REAL(rmdir)(path);
-}
-
-EXPORT int unlink(const char *path)
-{
-    return path_call("unlink", AT_FDCWD, path, FREES) == REFUSE ? -1 : REAL(unlink)(path);
-}
-
-EXPORT int unlinkat(int folder, const char *path, int flags)
-{
-    const char *name = flags & AT_REMOVEDIR ? "rmdir" : "unlink";
-    return path_call(name, folder, path, FREES) == REFUSE ? -1 : REAL(unlinkat)(folder, path, flags);
-}
-
-EXPORT int rename(const char *from, const char *to)
-{
-    return path_call("rename", AT_FDCWD, to, ONCE) == REFUSE ? -1 : REAL(rename)(from, to);
-}
-
-EXPORT int renameat(int from_folder, const char *from, int folder, const char *to)
-{
-    return path_call("rename", folder, to, ONCE) == REFUSE ? -1 : REAL(renameat)(from_folder, from, folder, to);
-}
-
-EXPORT int renameat2(int from_folder, const char *from, int folder, const char *to, unsigned flags)
-{
-    if (path_call("rename", folder, to, ONCE) == REFUSE)
-        return -1;
-    return REAL(renameat2)(from_folder, from, folder, to, flags);
-}
-
-EXPORT int link(const char *from, const char *to)
-{
-    return path_call("link", AT_FDCWD, to, TAKES) == REFUSE ? -1 : REAL(link)(from, to);
-}
-
-EXPORT int linkat(int from_folder, const char *from, int folder, const char *to, int flags)
-{
-    return path_call("link", folder, to, TAKES) == REFUSE ? -1 : REAL(linkat)(from_folder, from, folder, to, flags);
-}
-
-EXPORT int symlink(const char *from, const char *to)
-{
-    return path_call("symlink", AT_FDCWD, to, TAKES) == REFUSE ? -1 : REAL(symlink)(from, to);
-}
-
-EXPORT int symlinkat(const char *from, int folder, const char *to)
-{
-    return path_call("symlink", folder, to, TAKES) == REFUSE ? -1 : REAL(symlinkat)(from, folder, to);
-}
+COUNTED(int, mkdir, (const char *path, mode_t mode), (path, mode), "mkdir", AT_FDCWD, path, TAKES)
+COUNTED(int, mkdirat, (int in, const char *path, mode_t mode), (in, path, mode), "mkdir", in, path, TAKES)
+COUNTED(int, rmdir, (const char *path), (path), "rmdir", AT_FDCWD, path, FREES)
+COUNTED(int, unlink, (const char *path), (path), "unlink", AT_FDCWD, path, FREES)
+COUNTED(int, unlinkat, (int in, const char *path, int flags), (in, path, flags),
+        flags & AT_REMOVEDIR ? "rmdir" : "unlink", in, path, FREES)
+COUNTED(int, rename, (const char *from, const char *to), (from, to), "rename", AT_FDCWD, to, ONCE)
+COUNTED(int, renameat, (int out, const char *from, int in, const char *to), (out, from, in, to), "rename", in, to, ONCE)
+COUNTED(int, renameat2, (int out, const char *from, int in, const char *to, unsigned flags), (out, from, in, to, flags),
+        "rename", in, to, ONCE)
+COUNTED(int, link, (const char *from, const char *to), (from, to), "link", AT_FDCWD, to, TAKES)
+COUNTED(int, linkat, (int out, const char *from, int in, const char *to, int flags), (out, from, in, to, flags),
+        "link", in, to, TAKES)
+COUNTED(int, symlink, (const char *from, const char *to), (from, to), "symlink", AT_FDCWD, to, TAKES)
+COUNTED(int, symlinkat, (const char *from, int in, const char *to), (from, in, to), "symlink", in, to, TAKES)
 
 /* Programs that reach renameat2() by its number. */
 EXPORT long syscall(long number, ...)
@@ -575,20 +506,9 @@ EXPORT long syscall(long number, ...)
 
 /* Reading. */
 
-EXPORT ssize_t read(int fd, void *data, size_t size)
-{
-    return read_refused("read", fd) ? -1 : REAL(read)(fd, data, size);
-}
-
-EXPORT ssize_t pread(int fd, void *data, size_t size, off_t where)
-{
-    return read_refused("read", fd) ? -1 : REAL(pread)(fd, data, size, where);
-}
-
-EXPORT ssize_t readv(int fd, const struct iovec *parts, int count)
-{
-    return read_refused("read", fd) ? -1 : REAL(readv)(fd, parts, count);
-}
+COUNTED(ssize_t, read, (int fd, void *data, size_t size), (fd, data, size), "read", fd, NULL, READS)
+COUNTED(ssize_t, pread, (int fd, void *out, size_t size, off_t where), (fd, out, size, where), "read", fd, NULL, READS)
+COUNTED(ssize_t, readv, (int fd, const struct iovec *parts, int count), (fd, parts, count), "read", fd, NULL, READS)
 
 ssize_t pread64(int fd, void *data, size_t size, off64_t where) ALIAS("pread");
 

@@ -3,7 +3,6 @@
 import itertools
 import random
 import subprocess
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,66 +33,57 @@ class Counted:
 
 
 class Trials:
-    """Plant faults into commands, each in a folder of its own."""
+    """Plant faults into commands, each in a folder of its own; operations are counted with a command's first fault."""
 
-    def __init__(self, library: Library, folder: Path, *, keep: bool, server: CommandServer) -> None:
-        self._library, self._folder, self._keep, self._server = library, folder, keep, server
+    def __init__(self, library: Library, folder: Path, server: CommandServer, *, keep: bool) -> None:
+        self._library, self._folder, self._server, self._keep = library, folder, server, keep
+        self._chosen: dict[str, list[tuple[Fault, Call]]] = {}
 
-    def count(self, verb: Verb) -> Counted:
-        """Run a command without a fault and return its operations; it must do all of its work."""
-        place = self._place(verb)
-        try:
-            ending = self._run(verb.command(place.work), place, self._library)
-            if ending.code is None or ending.code < 0 or "Traceback" in ending.stderr:
-                raise RuntimeError(f"{verb.name}: exit code {ending.code} without a fault\n{ending.stderr}")
-            verb.normal = ending.code
-            verb.learn(place.work)
-            wrong = _judged(lambda: verb.complete(place.work) + leftovers(place.work, ending.segments))
-            if wrong:
-                raise RuntimeError(f"{verb.name}, without a fault: {'; '.join(wrong)}")
-            return Counted(writes=ending.calls, reads=ending.reads)
-        finally:
-            place.remove()
+    def fault(self, verb: Verb, number: int, kinds: Sequence[str], points: int) -> tuple[Fault, Call] | None:
+        """Return one of the faults that are planted into a command; None where it has fewer operations."""
+        if verb.name not in self._chosen:
+            self._chosen[verb.name] = choose(verb, self._count(verb), kinds, points)
+        chosen = self._chosen[verb.name]
+        return chosen[number] if number < len(chosen) else None
 
     def plant(self, verb: Verb, fault: Fault) -> list[str]:
         """Let `fault` happen in a command, run the command that goes on, and return what is wrong with both."""
         place = self._place(verb)
-        ending = self._run(verb.command(place.work), place, self._library, fault)
-        problems = [
-            f"after the fault: {one}" for one in _judged(lambda: _after_fault(verb, place, ending, fault))
-        ]
+        ending = run(verb.command(place.work), place, self._library, fault, server=self._server)
+        problems = _judged("after the fault", lambda: _after_fault(verb, place, ending, fault))
         if self._keep:
             # Not shutil: there may be sockets.
             subprocess.run(["cp", "-a", str(place.work), str(place.folder / "after-the-fault")], check=True)
             (place.folder / "stderr-of-the-fault").write_text(ending.stderr)
-        again = self._run(verb.again(place.work), place)
+        again = run(verb.again(place.work), place, server=self._server)
         problems += recovery_problems(again, normal=verb.normal)
         if again.code == verb.normal:
             segments = (*ending.segments, *again.segments)
-            problems += [
-                f"in the end: {one}"
-                for one in _judged(
-                    lambda: verb.after_again(place.work, again) + leftovers(place.work, segments)
-                )
-            ]
+            problems += _judged(
+                "in the end", lambda: verb.after_again(place.work, again) + leftovers(place.work, segments)
+            )
         if problems and self._keep:
             problems.append(f"kept in {place.folder}")
         else:
             place.remove()
         return problems
 
-    def _run(
-        self,
-        command: Sequence[str],
-        place: Place,
-        library: Library | None = None,
-        fault: Fault | None = None,
-    ) -> Ending:
-        return run(command, place, library, fault, server=self._server)
+    def _count(self, verb: Verb) -> Counted:
+        """Run a command without a fault and return its operations; it must do all of its work."""
+        place = self._place(verb)
+        ending = run(verb.command(place.work), place, self._library, server=self._server)
+        if ending.code is None or ending.code < 0 or "Traceback" in ending.stderr:
+            raise RuntimeError(f"{verb.name}: exit code {ending.code} without a fault\n{ending.stderr}")
+        verb.normal = ending.code
+        verb.learn(place.work)
+        wrong = verb.complete(place.work) + leftovers(place.work, ending.segments)
+        if wrong:
+            raise RuntimeError(f"{verb.name}, without a fault: {'; '.join(wrong)}")
+        place.remove()
+        return Counted(writes=ending.calls, reads=ending.reads)
 
     def _place(self, verb: Verb) -> Place:
-        folder = Path(tempfile.mkdtemp(dir=self._folder, prefix="point-")).resolve()
-        place = Place(folder=folder, cache=self._folder.resolve() / "cache").make()
+        place = Place.new(self._folder)
         verb.prepare(place.work)
         return place
 
@@ -108,12 +98,12 @@ def _after_fault(verb: Verb, place: Place, ending: Ending, fault: Fault) -> list
     return found + (leftovers(place.work, ending.segments) if fault.kind == "full" else [])
 
 
-def _judged(judge: Callable[[], list[str]]) -> list[str]:
+def _judged(when: str, judge: Callable[[], list[str]]) -> list[str]:
     """Return what a judge finds; files that it cannot read at all are a finding, too."""
     try:
-        return judge()
+        return [f"{when}: {problem}" for problem in judge()]
     except (OSError, ValueError, LookupError) as error:
-        return [f"{type(error).__name__}: {error}"]
+        return [f"{when}: {type(error).__name__}: {error}"]
 
 
 def choose(verb: Verb, counted: Counted, kinds: Sequence[str], points: int) -> list[tuple[Fault, Call]]:

@@ -1,7 +1,7 @@
 """What commands under faults start from, made once by commands without faults: stores, a run, a report."""
 
+import functools
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 
 from tests.faults.engine import Place, run
@@ -42,49 +42,39 @@ class Templates:
 
     def __init__(self, folder: Path, server: CommandServer) -> None:
         self._folder, self._server = folder, server
-        self._made: set[str] = set()
 
     def stores(self, work: Path, *backends: str) -> Path:
         """Put the stores of `backends` into `work` and return the folder that they are in."""
-        made = self._work("stores", ["convert", *STORES, *SAMPLES, "--out", "stores"])
         for backend in backends:
             part = Path("stores", SAMPLES_ID, STORES[backend])
-            shutil.copytree(made / part, work / part)
+            shutil.copytree(self._stores / part, work / part)
         return work / "stores" / SAMPLES_ID
 
     def run(self, work: Path) -> Path:
         """Put a whole run of one replicate, its scenario and its store into `work`; return the run's folder."""
-        made = self._work("run", bench_command(), scenario=scenario())
-        for name in ("stores", "run"):
-            shutil.copytree(made / name, work / name)
-        shutil.copy(made / "scenario.toml", work)
+        shutil.copytree(self._run, work, ignore=lambda *_: ["report", "tmp"], dirs_exist_ok=True)
         return work / "run"
 
     def report(self, work: Path) -> Path:
         """Put the report of the run into `work` and return its folder."""
-        made = self._made_from_run("report", ["report", "run", "--out", "report"])
-        shutil.copytree(made / "report", work / "report")
-        return work / "report"
+        return Path(shutil.copytree(self._run / "report", work / "report"))
 
-    def _made_from_run(self, name: str, command: Sequence[str]) -> Path:
-        self._work("run", bench_command(), scenario=scenario())
-        return self._work(name, command, run_of=self._folder / "run" / "work" / "run")
+    @functools.cached_property
+    def _stores(self) -> Path:
+        return self._made(["convert", *STORES, *SAMPLES, "--out", "stores"])
 
-    def _work(
-        self, name: str, command: Sequence[str], *, scenario: str = "", run_of: Path | None = None
-    ) -> Path:
-        """Return the folder in which `command` was run, once."""
-        place = Place(folder=self._folder / name, cache=self._folder / "cache")
-        if name in self._made:
-            return place.work
-        place.make()
-        (place.work / "scenario.toml").write_text(scenario)
-        if run_of is not None:
-            shutil.copytree(run_of, place.work / "run")
-        ending = run(command, place, server=self._server)
-        if ending.code != 0:
-            raise RuntimeError(f"{' '.join(command)}: exit code {ending.code}\n{ending.stderr}")
-        self._made.add(name)
+    @functools.cached_property
+    def _run(self) -> Path:
+        return self._made(bench_command(), ["report", "run", "--out", "report"])
+
+    def _made(self, *commands: list[str]) -> Path:
+        """Return the folder in which commands were run."""
+        place = Place.new(self._folder)
+        (place.work / "scenario.toml").write_text(scenario())
+        for command in commands:
+            ending = run(command, place, server=self._server)
+            if ending.code != 0:
+                raise RuntimeError(f"{' '.join(command)}: exit code {ending.code}\n{ending.stderr}")
         return place.work
 
 

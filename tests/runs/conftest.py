@@ -1,8 +1,7 @@
-"""The shared folder of the harness's tests, a third party's plugin, and the paper's six backends run once."""
+"""The shared folder of the harness's tests, and the paper's six backends run once."""
 
 import gc
 import json
-import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,6 @@ import pytest
 import torch
 
 from storebench.probes.machine import IN_MEMORY, mount_of
-from tests.support import planted_plugin
 from tests.support.harness_tools import SAMPLES, SIX, Bench, environment, run_folder_in
 from tests.support.quick_cli import CommandServer
 from tests.support.short_yardsticks import shorten
@@ -31,18 +29,6 @@ threads = 1
 backends = {json.dumps(SIX)}
 cache = "warm"
 """
-
-
-@pytest.fixture(scope="session")
-def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Install a third party's package with a format into a folder that can be put on the path."""
-    folder = tmp_path_factory.mktemp("site-packages")
-    shutil.copy(Path(planted_plugin.__file__), folder)
-    info = folder / "storebench_planted-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: storebench-planted\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[storebench.formats]\nplanted = planted_plugin:PlantedFormat\n")
-    return folder
 
 
 @pytest.fixture

@@ -129,27 +129,19 @@ def environment(plugin: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
 
 
-def alive(family: Collection[psutil.Process]) -> list[psutil.Process]:
-    """Return the processes that still run, or could if they were let."""
-    found = []
-    for process in family:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
-
-
 def survivors(family: Collection[psutil.Process], within_s: float = 2.0) -> list[psutil.Process]:
     """Return the processes that still run after a moment: the kernel kills children of a killed one later."""
     until = time.monotonic() + within_s
-    while (found := alive(family)) and time.monotonic() < until:
+    while (left := [process for process in family if _runs(process)]) and time.monotonic() < until:
         time.sleep(0.02)
-    return found
+    return left
 
 
-def score(pid: int) -> int:
-    """Return how much sooner than by its size the kernel kills a process when memory runs out."""
-    return int(Path(f"/proc/{pid}/oom_score_adj").read_text(encoding="utf-8"))
+def _runs(process: psutil.Process) -> bool:
+    """Return whether a process runs, or could if it were let."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 @contextlib.contextmanager
@@ -179,26 +171,3 @@ def wait_for(condition: Callable[[], Any], seconds: float = 180) -> Any:
             return found
         time.sleep(0.02)
     raise AssertionError("it did not come about")
-
-
-@contextlib.contextmanager
-def busy_run(
-    bench: Bench, folder: Path, workers: int, *more: str
-) -> Iterator[tuple[subprocess.Popen[str], list[psutil.Process]]]:
-    """Start a run whose cell is in the middle of a batch for a minute; give it and all processes below it."""
-    stores, run = folder / "stores", folder / "run"
-    options: tuple[str | Path, ...] = (
-        *SMALL,
-        "--workers",
-        str(workers),
-        "--stores",
-        stores,
-        "--out",
-        run,
-        *more,
-    )
-    with started(bench, "run", "planted:patient", *options) as process:
-        wait_for(lambda: any(stores.glob("*/begun-*")))
-        family = psutil.Process(process.pid).children(recursive=True)
-        assert len(family) >= 2 + workers
-        yield process, family

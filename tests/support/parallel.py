@@ -19,7 +19,7 @@ SCOPES: dict[str, tuple[str, ...]] = {
         "tests/unit/formats/test_planned_reads.py",
         "tests/unit/formats/test_snapshot.py",
     ),
-    "faults": ("tests/faults/",),
+    "faults": ("tests/faults/test_faults",),
     "documents": ("tests/docs/", "tests/packaging/"),
     "loaders": ("tests/unit/loading/",),
     "hostile files": ("tests/hostile/",),

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import resource
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ from storebench.formats.windows import Windows
 from storebench.probes.page_cache import evict
 from storebench.probes.page_count import PAGE_BYTES, resident
 from storebench.system.kernel import load_kernel
+from storebench.system.scratch import sweep
 from storebench.testing.stores import SmallStore, build_small_store, sliced
 from tests.support.thinning import examples
 
@@ -310,3 +312,25 @@ def test_turns_let_no_more_in_than_they_say(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert most == 2
+
+
+def test_locks_of_a_killed_process_go_at_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    path = tmp_path / "store"
+    path.touch()
+    go_on, begun = os.pipe(), os.pipe()
+    if not (pid := os.fork()):
+        turns = Turns(path, 2)  # noqa: F841 - it holds its lock
+        os.write(begun[1], b" ")
+        os.read(go_on[0], 1)
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.read(begun[0], 1)
+    assert sweep() == [], "their process lives"
+    os.write(go_on[1], b" ")
+    os.waitpid(pid, 0)
+    assert len(sweep()) == 1
+    assert list(tmp_path.iterdir()) == [path]
+    for handle in (*go_on, *begun):
+        os.close(handle)

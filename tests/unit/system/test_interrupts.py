@@ -27,19 +27,8 @@ WORDS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def heard() -> Iterator[None]:
-    """Let the processes that are started here hear every signal, whatever started the tests."""
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    for number, handler in before.items():
-        if handler is signal.SIG_IGN:
-            signal.signal(number, signal.SIG_DFL)
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
-def start(folder: Path, *arguments: str, before: Sequence[str] = ()) -> subprocess.Popen[str]:
+@contextlib.contextmanager
+def started(folder: Path, *arguments: str, before: Sequence[str] = ()) -> Iterator[subprocess.Popen[str]]:
     """Start the command line in a session of its own, and wait until its first line has run."""
     process = subprocess.Popen(
         [*before, sys.executable, "-m", "storebench", *arguments],
@@ -49,8 +38,12 @@ def start(folder: Path, *arguments: str, before: Sequence[str] = ()) -> subproce
         text=True,
         start_new_session=True,
     )
-    wait_until_heard(process)
-    return process
+    try:
+        wait_until_heard(process)
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def wait_until_heard(process: subprocess.Popen[str]) -> None:
@@ -68,17 +61,6 @@ def wait_until_heard(process: subprocess.Popen[str]) -> None:
     raise AssertionError("it has no handler")
 
 
-@contextlib.contextmanager
-def ended(processes: Sequence[subprocess.Popen[str]]) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        for process in processes:
-            if process.poll() is None:
-                process.kill()
-            process.communicate()
-
-
 @pytest.mark.parametrize("verb", WORDS)
 def test_an_early_interrupt_is_one_line_and_exit_code_130(verb: str, tmp_path: Path) -> None:
     turn = list(WORDS).index(verb)
@@ -89,8 +71,7 @@ def test_an_early_interrupt_is_one_line_and_exit_code_130(verb: str, tmp_path: P
 
 def interrupt(folder: Path, verb: str, number: signal.Signals, after_s: float) -> None:
     """Interrupt a verb so long after its first line."""
-    process = start(folder, verb, *WORDS.get(verb, ()))
-    with ended([process]):
+    with started(folder, verb, *WORDS[verb]) as process:
         time.sleep(after_s)
         process.send_signal(number)
         _, error = process.communicate(timeout=30)
@@ -110,8 +91,7 @@ def test_an_interrupted_conversion_leaves_nothing(
     numbers: tuple[signal.Signals, ...], tmp_path: Path
 ) -> None:
     words = ("convert", "png", "-d", "mnist", "--synthetic", "--size", "60000", "--processes", "2")
-    process = start(tmp_path, *words)
-    with ended([process]):
+    with started(tmp_path, *words) as process:
         while not list(tmp_path.glob("stores/*/.storebench-unfinished-*/*/*")):
             assert process.poll() is None
             time.sleep(0.01)
@@ -124,8 +104,7 @@ def test_an_interrupted_conversion_leaves_nothing(
 
 
 def test_what_nohup_started_does_not_end_with_its_terminal(tmp_path: Path) -> None:
-    process = start(tmp_path, "convert", "png", *MNIST, before=("nohup",))
-    with ended([process]):
+    with started(tmp_path, "convert", "png", *MNIST, before=("nohup",)) as process:
         process.send_signal(signal.SIGHUP)
         _, error = process.communicate(timeout=60)
     assert process.returncode == 0, error
