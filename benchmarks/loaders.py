@@ -33,8 +33,8 @@ from storebench.loading.torch_dataset import StoreDataset
 from storebench.loading.torch_loader import Loader as PublicLoader
 from storebench.loading.worker_queues import SLOTS
 from storebench.stores.convert import ensure_store
+from storebench.training.compute import EmulatedStep, NoStep, Step
 from storebench.training.loop import StepTimes, run_epoch
-from storebench.training.steps import EmulatedStep, NoStep, Step
 
 BATCH = 64
 BASE = ("processes", 0)

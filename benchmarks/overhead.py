@@ -33,10 +33,10 @@ from storebench.record.manifest import Manifest
 from storebench.record.steps import wall_ns
 from storebench.settings.words import Compute
 from storebench.stores.convert import BuildOptions, ensure_store
+from storebench.training.compute import NoStep, Step, make_step
 from storebench.training.loop import keep_nothing, run_epoch
 from storebench.training.models import MODELS
 from storebench.training.step_table import step_table
-from storebench.training.steps import NoStep, Step, make_step
 from storebench.worker.epoch import AfterStep
 
 SAMPLES, BATCH = 6_400, 64

@@ -21,7 +21,6 @@ from storebench.analysis.bottleneck import bottlenecks
 from storebench.analysis.checks.records import read_results
 from storebench.analysis.labels import percent
 from storebench.analysis.limits import Node, limits
-from storebench.analysis.plan.errors import ERRORS_FILE, KindError, PredictionKind, half_width
 from storebench.analysis.plan.measured import (
     Lacking,
     Measurements,
@@ -32,6 +31,7 @@ from storebench.analysis.plan.measured import (
     resident_share,
     why_not,
 )
+from storebench.analysis.plan.prediction_errors import ERRORS_FILE, KindError, PredictionKind, half_width
 from storebench.analysis.summary import CellSummary
 from storebench.analysis.table import Table
 from storebench.settings.tiers import find_tier

@@ -38,8 +38,8 @@ from storebench.loading.order import epoch_order, split_batches
 from storebench.probes.page_cache import warm
 from storebench.stores.convert import ensure_store
 from storebench.system.kernel import load_kernel
+from storebench.training.compute import NoStep
 from storebench.training.loop import StepTimes, run_epoch
-from storebench.training.steps import NoStep
 
 BATCH = 64
 LEAST_CALL_S = 0.005

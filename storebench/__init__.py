@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from storebench.formats.registry import open_reader
     from storebench.loading.torch_dataset import StoreDataset
     from storebench.loading.torch_loader import Loader
-    from storebench.profiling.profile import profile
+    from storebench.profiling.profiler import profile
     from storebench.report.plots.codecs import plot_codecs
-    from storebench.report.plots.roofline import plot_roofline
+    from storebench.report.plots.roofline_plot import plot_roofline
     from storebench.report.plots.scaling import plot_ranks, plot_workers
     from storebench.report.plots.step_time import plot_rank_steps, plot_step_time
     from storebench.report.plots.throughput import plot_throughput
@@ -58,13 +58,13 @@ _HOMES = {
     "plot_loss": "storebench.report.plots.waits",
     "plot_rank_steps": "storebench.report.plots.step_time",
     "plot_ranks": "storebench.report.plots.scaling",
-    "plot_roofline": "storebench.report.plots.roofline",
+    "plot_roofline": "storebench.report.plots.roofline_plot",
     "plot_step_time": "storebench.report.plots.step_time",
     "plot_throughput": "storebench.report.plots.throughput",
     "plot_wait_distribution": "storebench.report.plots.waits",
     "plot_wait_over_epoch": "storebench.report.plots.waits",
     "plot_workers": "storebench.report.plots.scaling",
-    "profile": "storebench.profiling.profile",
+    "profile": "storebench.profiling.profiler",
 }
 
 

@@ -15,8 +15,8 @@ from storebench.loading.order import epoch_order, split_batches
 from storebench.probes.page_cache import warm
 from storebench.settings.words import Compute
 from storebench.stores.find import Store
+from storebench.training.compute import CpuStep, make_step
 from storebench.training.models import get_model
-from storebench.training.steps import CpuStep, make_step
 
 EPOCHS = 8
 BACKEND = "memory:python"

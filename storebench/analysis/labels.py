@@ -14,7 +14,7 @@ from storebench.plain_text import plain
 from storebench.record.schema import CacheVerdict, Cell
 from storebench.run.matrix import MODEL_CROPS
 from storebench.settings.backend import STREAM
-from storebench.settings.loop import SETTINGS
+from storebench.settings.loop_fields import SETTINGS
 from storebench.settings.words import LOCAL, CacheState, ComputeKind, Place, Split
 from storebench.units import format_bytes, number_of
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from storebench.analysis.checks.records import read_results
-from storebench.analysis.checks.shared import stated
+from storebench.analysis.checks.shared_runs import stated
 from storebench.analysis.frame import sourced
 from storebench.analysis.summary import summarise
 from storebench.errors import UsageError

@@ -14,7 +14,7 @@ from storebench.record.lines import PAIRING_NAME, RECORDS_NAME
 from storebench.record.schema import CacheVerdict, Cell, CodeFacts, Environment, Record
 from storebench.record.steps import step_columns, timed_rows
 from storebench.run.replicates import enough, unsound
-from storebench.settings.loop import AXES, SETTINGS
+from storebench.settings.loop_fields import AXES, SETTINGS
 from storebench.settings.words import BOUNDED_STATES, ComputeKind
 from storebench.system.json_text import parse_json
 from storebench.system.reading import read_small_file

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from storebench.cli.common import exit_codes, put, put_json, say, stores_dir, writes_into
-from storebench.cli.options import (
+from storebench.cli.arguments import (
     DropCachesOption,
     DryRunOption,
     JsonOption,
@@ -19,6 +18,7 @@ from storebench.cli.options import (
     require_writable,
     timeout_option,
 )
+from storebench.cli.output import exit_codes, put, put_json, say, stores_dir, writes_into
 from storebench.cli.run import begun, continued, executed, finish, new_run_folder, reported_after_interrupt
 from storebench.cli.watcher import StderrWatcher, print_plan
 from storebench.errors import UsageError

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from storebench.cli.common import exit_codes, progress, put, put_json, say, writes_into
-from storebench.cli.options import JsonOption
+from storebench.cli.arguments import JsonOption
+from storebench.cli.output import exit_codes, progress, put, put_json, say, writes_into
 from storebench.errors import CorruptDataError, DataNotFoundError, StorebenchError, UnknownNameError
 from storebench.plain_text import plain
 from storebench.settings.words import Split

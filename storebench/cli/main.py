@@ -10,14 +10,14 @@ from typing import Annotated
 import typer
 
 from storebench.cli.bench import bench, scenarios
-from storebench.cli.common import STORES_ENV, GroupedCommand, OneLineGroup, exit_codes, say
 from storebench.cli.inventory import accelerators, data, doctor, formats
+from storebench.cli.output import STORES_ENV, GroupedCommand, OneLineGroup, exit_codes, say
 from storebench.cli.place import place
 from storebench.cli.planning import plan
 from storebench.cli.profile import audit, profile
 from storebench.cli.results import check, export, report, share, trace, validate
 from storebench.cli.run import run
-from storebench.cli.stores import convert, inspect, verify
+from storebench.cli.store_verbs import convert, inspect, verify
 from storebench.errors import EXIT_USAGE
 from storebench.system import interrupts
 

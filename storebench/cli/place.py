@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from storebench.cli.common import exit_codes, put, put_json
-from storebench.cli.options import JsonOption, finite
+from storebench.cli.arguments import JsonOption, finite
+from storebench.cli.output import exit_codes, put, put_json
 from storebench.errors import UsageError
 from storebench.settings.words import Place
 from storebench.units import number_of

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from storebench.cli.common import exit_codes, put, put_json, say, write_out
-from storebench.cli.options import JsonOption, finite
+from storebench.cli.arguments import JsonOption, finite
+from storebench.cli.output import exit_codes, put, put_json, say, write_out
 from storebench.cli.results import drawn
 from storebench.errors import UsageError
 
@@ -84,7 +84,7 @@ def plan(
         profile = find_accelerator(name)
         from storebench.analysis.checks.records import read_results
         from storebench.analysis.plan.plan import plan as planned
-        from storebench.analysis.plan.words import errors, facts, load, sentence, table
+        from storebench.analysis.plan.plan_text import errors, facts, load, sentence, table
 
         made = planned(
             read_results(runs, allow_invalid=allow_invalid).cells_by_run,

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from storebench.cli.common import exit_codes
+from storebench.cli.output import exit_codes
 from storebench.errors import UsageError
 
 # No module of the script's project is imported in place of one of Python.

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from storebench import errors
-from storebench.cli.common import exit_codes, put, put_json, say, write_out, writes_into
-from storebench.cli.options import JsonOption, ResultsArgument, accelerator_option
+from storebench.cli.arguments import JsonOption, ResultsArgument, accelerator_option
+from storebench.cli.output import exit_codes, put, put_json, say, write_out, writes_into
 from storebench.plain_text import markdown as escaped
 from storebench.plain_text import plain
 from storebench.units import number_of

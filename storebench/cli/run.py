@@ -13,17 +13,7 @@ import typer
 
 from storebench import errors
 from storebench.accelerators import Accelerator, find_accelerator
-from storebench.cli.common import (
-    dataset_named,
-    exit_codes,
-    progress,
-    put_json,
-    runs_dir,
-    say,
-    stores_dir,
-    writes_into,
-)
-from storebench.cli.options import (
+from storebench.cli.arguments import (
     DatasetOption,
     DropCachesOption,
     DryRunOption,
@@ -45,9 +35,19 @@ from storebench.cli.options import (
     timeout_option,
     with_loop_options,
 )
+from storebench.cli.output import (
+    dataset_named,
+    exit_codes,
+    progress,
+    put_json,
+    runs_dir,
+    say,
+    stores_dir,
+    writes_into,
+)
 from storebench.cli.results import print_summary
 from storebench.cli.watcher import StderrWatcher, loop_line, print_plan, total_line
-from storebench.settings.loop import NO_MODEL
+from storebench.settings.loop_fields import NO_MODEL
 from storebench.settings.words import ComputeKind
 from storebench.units import number_of
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from storebench.cli.common import Show, progress, put, put_json, say, shown
+from storebench.cli.output import Show, progress, put, put_json, say, shown
 from storebench.units import format_duration, number_of, rounded_bytes
 
 if TYPE_CHECKING:

@@ -20,12 +20,12 @@ from storebench.datasets.base import (
 )
 from storebench.datasets.containers import is_container, open_container
 from storebench.datasets.derived import select
-from storebench.datasets.folder import open_folder, open_list
+from storebench.datasets.image_folder import open_folder, open_list
 from storebench.datasets.listing import Listings
 from storebench.datasets.synthetic import SyntheticDataset
 from storebench.datasets.unreadable import select_readable
 from storebench.errors import DataNotFoundError, UnknownNameError, UsageError
-from storebench.settings.loop import MOST_SEED
+from storebench.settings.loop_fields import MOST_SEED
 from storebench.settings.words import Split
 from storebench.system.progress import Progress, silent
 

@@ -9,7 +9,7 @@ from storebench.datasets.base import Dataset, DatasetInfo, Origin, Provenance
 from storebench.datasets.containers.base import ByteSpans, Classes, NamedFields
 from storebench.datasets.containers.dataset import ContainerImages, scanned
 from storebench.datasets.containers.tar import TarShards
-from storebench.datasets.folder import TEST_FOLDERS, has_class_folders, is_left_out, open_folder
+from storebench.datasets.image_folder import TEST_FOLDERS, has_class_folders, is_left_out, open_folder
 from storebench.datasets.listing import Listings
 from storebench.datasets.names import SampleNames
 from storebench.datasets.sources import Member, members, open_source

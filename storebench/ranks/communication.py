@@ -13,7 +13,7 @@ from storebench.ranks.data_parallel import Exchanging, RankStep
 from storebench.ranks.group import Group
 from storebench.record.schema import LinkKind
 from storebench.settings.words import Sync
-from storebench.training.steps import Step
+from storebench.training.compute import Step
 
 # Time for messages of the chosen size; `FEWEST_MESSAGES` are sent even if they take longer.
 BUDGET_S = 0.2

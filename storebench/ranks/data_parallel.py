@@ -14,8 +14,8 @@ import torch.distributed as dist
 from torch import nn
 
 from storebench.settings.words import Compute, ComputeKind, Sync
+from storebench.training.compute import CpuStep, CudaStep, EmulatedStep, NoStep, Step
 from storebench.training.models import ModelSpec, Network
-from storebench.training.steps import CpuStep, CudaStep, EmulatedStep, NoStep, Step
 
 
 class Exchange:

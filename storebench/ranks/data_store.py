@@ -24,7 +24,7 @@ from storebench.probes.batch_io import IoMeter
 from storebench.ranks.group import Group
 from storebench.ranks.heartbeat import RankProgress
 from storebench.ranks.launch import MOST_WAIT_S
-from storebench.ranks.memory import STEPS_UNDER_WAY
+from storebench.ranks.store_memory import STEPS_UNDER_WAY
 from storebench.record.schema import DataStoreFacts
 from storebench.settings.words import Fill
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from storebench.datasets.base import DatasetSpec
 from storebench.settings.backend import Backend
-from storebench.settings.loop import SETTINGS, LoopSettings
+from storebench.settings.loop_fields import SETTINGS, LoopSettings
 from storebench.settings.words import CacheState, ComputeKind, Sync
 
 # Field of a record -> attribute of `Cell.data`.

@@ -14,7 +14,7 @@ from storebench.analysis.beside import alike, machine_tables, place_tables
 from storebench.analysis.bottleneck import Bottleneck, bottlenecks
 from storebench.analysis.checks.findings import Finding
 from storebench.analysis.checks.records import Pair, Results
-from storebench.analysis.codecs import FEWEST, coded
+from storebench.analysis.codec_frontier import FEWEST, coded
 from storebench.analysis.comparison import MIN_ROUNDS
 from storebench.analysis.labels import (
     backend_label,
@@ -32,7 +32,7 @@ from storebench.analysis.summary import CellSummary, key_without, varying_fields
 from storebench.analysis.table import Table
 from storebench.record.schema import Environment
 from storebench.report.explorer import matrix
-from storebench.report.plots import codecs, roofline, scaling, step_time, throughput, waits
+from storebench.report.plots import codecs, roofline_plot, scaling, step_time, throughput, waits
 from storebench.report.plots.style import MOST_LINES, Plot
 from storebench.report.tables import (
     codec_table,
@@ -277,8 +277,8 @@ def _plots(
     if own := [roof for roof in roofs if roof.first.dataset_key == cells[0].dataset_key]:
         same = [other for other in reversed(roofs) if alike(other.first) == alike(own[0].first)]
         merged = Roofline(curves=sum({roof.first.machine: roof.curves for roof in same}.values(), ()))
-        draw = functools.partial(roofline.draw_roofline, merged, accelerators)
-        yield Plot(name="roofline", question=roofline.QUESTION, draw=draw)
+        draw = functools.partial(roofline_plot.draw_roofline, merged, accelerators)
+        yield Plot(name="roofline", question=roofline_plot.QUESTION, draw=draw)
     rated = [c for c in cells if c.median("samples_per_s") and not c.is_null]
     real = [c for c in rated if c.cell.compute.kind is not ComputeKind.EMULATED]
     for field, question, plot, varied in (

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from storebench.accelerators import Accelerator
 from storebench.analysis.bottleneck import Bottleneck, inflation
-from storebench.analysis.codecs import Coded
+from storebench.analysis.codec_frontier import Coded
 from storebench.analysis.comparison import Estimate, Ratio, Verdict
 from storebench.analysis.labels import (
     backend_label,

@@ -17,8 +17,8 @@ from storebench.record.schema import Cell
 from storebench.run.matrix import MODEL_CROPS
 from storebench.run.resources import check_size, permitted
 from storebench.run.scenario import Scenario
-from storebench.stores.costs import sample_costs
 from storebench.stores.find import store_path
+from storebench.stores.sample_costs import sample_costs
 from storebench.system.progress import Progress, silent
 from storebench.units import rounded_bytes
 

@@ -23,7 +23,7 @@ from storebench.places import copying
 from storebench.probes.code import running_digest
 from storebench.probes.counters import OtherWork
 from storebench.ranks.heartbeat import Position
-from storebench.ranks.memory import check_room
+from storebench.ranks.store_memory import check_room
 from storebench.record.lines import LOGS_DIR, record_from_dict
 from storebench.record.manifest import Manifest, store_facts
 from storebench.record.schema import Cell, PlaceFacts, Record, Status

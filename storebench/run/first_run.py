@@ -32,9 +32,9 @@ from storebench.record.steps import PREFETCHED_MOST_FRAC
 from storebench.run.about import Whole
 from storebench.run.matrix import NETWORK_SIDE
 from storebench.settings.backend import STREAM
-from storebench.settings.loop import NO_MODEL
+from storebench.settings.loop_fields import NO_MODEL
 from storebench.settings.words import CacheState, ComputeKind
-from storebench.stores.costs import sample_costs
+from storebench.stores.sample_costs import sample_costs
 from storebench.system.progress import Progress, silent
 from storebench.units import number_of, rounded_bytes
 

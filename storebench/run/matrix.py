@@ -14,7 +14,7 @@ from storebench.formats.registry import PAPER_BACKENDS, get_format, parse_backen
 from storebench.plain_text import printable
 from storebench.record.schema import Cell
 from storebench.settings.backend import Backend
-from storebench.settings.loop import AXES, MOST_SEED, NO_MODEL, SETTINGS
+from storebench.settings.loop_fields import AXES, MOST_SEED, NO_MODEL, SETTINGS
 from storebench.settings.setting import Setting
 from storebench.settings.tiers import find_tier
 from storebench.settings.words import (

@@ -10,7 +10,7 @@ from storebench.codecs import any_size, get_codec
 from storebench.formats.base import Batch, Indices, Reader
 from storebench.formats.registry import open_reader
 from storebench.loading.augment import Augment, center_crop
-from storebench.training.steps import CpuStep
+from storebench.training.compute import CpuStep
 
 BATCH = 256
 

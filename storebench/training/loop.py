@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from storebench.formats.base import Indices
 from storebench.loading.batch import LoadedBatch, Spans
 from storebench.probes.batch_io import BatchIo
-from storebench.training.steps import Step
+from storebench.training.compute import Step
 
 
 class StepTimes(NamedTuple):

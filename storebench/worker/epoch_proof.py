@@ -14,7 +14,7 @@ from storebench.loading.proof import TimedCheck, Truth, coverage, same_order
 from storebench.record.schema import Coverage, Digests
 from storebench.settings.words import Sync
 from storebench.stores.find import read_digest_table
-from storebench.training.steps import CpuStep
+from storebench.training.compute import CpuStep
 from storebench.worker.epoch import Epoch
 from storebench.worker.setup import Setup
 

@@ -20,8 +20,8 @@ from storebench.ranks.launch import RANKS_DIR
 from storebench.record.schema import CacheFacts, CacheVerdict, Ceilings, Record
 from storebench.settings.words import CacheState, ComputeKind
 from storebench.system.libc import keep_freed_memory
+from storebench.training.compute import CpuStep
 from storebench.training.evaluate import accuracy
-from storebench.training.steps import CpuStep
 from storebench.worker.ceilings import measure_ceilings
 from storebench.worker.epoch import Epoch, timed_epoch
 from storebench.worker.epoch_proof import Proof, prove

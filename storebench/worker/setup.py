@@ -25,11 +25,11 @@ from storebench.ranks.membership import Membership
 from storebench.ranks.trainers import Trainer, seed_of
 from storebench.record.manifest import Manifest
 from storebench.record.schema import Cell, CodeFacts
-from storebench.settings.loop import NO_MODEL
+from storebench.settings.loop_fields import NO_MODEL
 from storebench.settings.tiers import find_tier
 from storebench.settings.words import ComputeKind, Fill, LoaderKind, Share, Sync
+from storebench.training.compute import Step, make_step, warm_up
 from storebench.training.models import ModelSpec, get_model
-from storebench.training.steps import Step, make_step, warm_up
 from storebench.worker.cache_state import StoreCache
 from storebench.worker.job import CellJob
 from storebench.worker.sharding import Sampling

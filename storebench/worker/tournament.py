@@ -16,8 +16,8 @@ from storebench.formats.base import Indices, Reader
 from storebench.loading.proof import opened_again
 from storebench.ranks.trainers import partner_of, tournaments_in
 from storebench.record.schema import Game, TrainerFacts, TrainersFacts
+from storebench.training.compute import CpuStep
 from storebench.training.evaluate import count_right
-from storebench.training.steps import CpuStep
 from storebench.worker.setup import Setup
 
 

@@ -12,7 +12,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 import storebench
-from storebench.analysis.codecs import coded
+from storebench.analysis.codec_frontier import coded
 from storebench.analysis.comparison import Estimate, Ratio
 from storebench.analysis.labels import backend_label, number
 from storebench.analysis.panels import paired

@@ -12,7 +12,7 @@ from typing import Any
 
 from storebench.record.schema import SCHEMA_VERSION, Cell, Record, cell_types
 from storebench.run.matrix import Matrix
-from storebench.settings.loop import SETTINGS
+from storebench.settings.loop_fields import SETTINGS
 
 _CELL_MEANINGS = {row.name: row.meaning for row in SETTINGS} | {
     "format": "the container",

@@ -11,7 +11,7 @@ import pytest
 from storebench._version import __version__
 
 BOOM = """
-from storebench.cli.common import exit_codes
+from storebench.cli.output import exit_codes
 from storebench.cli.main import app
 
 @app.command("boom")
@@ -40,7 +40,7 @@ def test_an_error_that_nobody_expected_is_two_lines(tmp_path: Path, code: str, k
     assert done.returncode == 5
     line, report = done.stderr.splitlines()
     assert re.search(
-        rf": {kind} at storebench/cli/common\.py:\d+; storebench {re.escape(__version__)}", report
+        rf": {kind} at storebench/cli/output\.py:\d+; storebench {re.escape(__version__)}", report
     )
     assert str(tmp_path) not in report
     assert line.startswith(f"storebench: unexpected error: {kind}")

@@ -22,7 +22,7 @@ from storebench.record.merging import ideal_ring_s
 from storebench.record.schema import CacheVerdict, Cell, LinkKind, Record
 from storebench.record.steps import step_ends
 from storebench.settings.words import Sync
-from storebench.training.steps import CpuStep
+from storebench.training.compute import CpuStep
 from storebench.worker import replicate
 from storebench.worker import sharding as sampling
 from storebench.worker.epoch_record import RankEpoch, part_of

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from storebench.cli import common
+from storebench.cli import output
 from storebench.cli.watcher import StderrWatcher
 from storebench.ranks.heartbeat import Position
 from storebench.run.replicates import PendingReplicate
@@ -108,7 +108,7 @@ def test_a_log_has_a_line_now_and_then(
         watcher.started(work, 0, 2)
         watcher.ranks([Position(rank=0, phase=4, batches=4, total=8, name="epoch 0"), behind])
         assert capsys.readouterr().err == ""
-        monkeypatch.setattr(common, "LOG_EVERY_S", 0.0)
+        monkeypatch.setattr(output, "LOG_EVERY_S", 0.0)
         watcher.ranks([Position(rank=0, phase=4, batches=4, total=8, name="epoch 0"), behind])
         watcher.finished(work, [record])
     first, last = capsys.readouterr().err.splitlines()

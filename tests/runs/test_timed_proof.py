@@ -16,7 +16,7 @@ import torch
 
 from storebench.analysis.checks.findings import Rule
 from storebench.analysis.checks.rules import check_record
-from storebench.analysis.checks.steps import check_steps
+from storebench.analysis.checks.step_tables import check_steps
 from storebench.formats import windows
 from storebench.formats.base import Indices
 from storebench.formats.reads import direct_file

@@ -14,7 +14,7 @@ from storebench.ranks.group import ALONE, Group, TorchGroup
 from storebench.ranks.membership import Membership
 from storebench.record.lines import RECORDS_NAME, read_records
 from storebench.record.schema import Cell, JobFacts, Record, TrainersFacts
-from storebench.training.steps import CpuStep
+from storebench.training.compute import CpuStep
 from storebench.worker.job import CellJob
 from storebench.worker.replicate import run as run_replicate
 from storebench.worker.setup import Setup

@@ -11,8 +11,8 @@ from typing import Any
 
 from storebench.analysis.checks.findings import Finding, Rule, finding, record_name
 from storebench.analysis.checks.rules import check_record, decodes
-from storebench.analysis.checks.shared import check_shared
-from storebench.analysis.checks.steps import check_steps
+from storebench.analysis.checks.shared_runs import check_shared
+from storebench.analysis.checks.step_tables import check_steps
 from storebench.analysis.comparison import MIN_ROUNDS
 from storebench.analysis.frame import Round, Sourced, sourced
 from storebench.analysis.summary import CellSummary, summarise

@@ -8,8 +8,8 @@ from storebench.analysis.choices import is_larger, training_change
 from storebench.analysis.labels import backend_label, caveats
 from storebench.analysis.panels import base_rank, pixels
 from storebench.analysis.plan.measured import Lacking, Measurements, asked_place, disturbed, pooled, why_not
-from storebench.analysis.plan.outcome import Plan, StorePlan, Target, ordered
-from storebench.analysis.plan.stores import StorePlanner
+from storebench.analysis.plan.plans import Plan, StorePlan, Target, ordered
+from storebench.analysis.plan.store_plan import StorePlanner
 from storebench.analysis.summary import MEMORY_FORMAT, CellSummary, backend_rank
 from storebench.errors import NotComparableError
 from storebench.settings.words import ComputeKind, Place

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from storebench.arrays import ImageShape, ImageSize
 from storebench.datasets.base import MOST_SAMPLES, Image
-from storebench.datasets.folder import MOST_LABEL, ONE_CLASS
+from storebench.datasets.image_folder import MOST_LABEL, ONE_CLASS
 from storebench.datasets.images import MOST_FILE_BYTES
 from storebench.datasets.sources import fingerprint, open_source, unreadable
 from storebench.errors import CorruptDataError, DataNotFoundError, UnknownNameError, UsageError

@@ -12,7 +12,7 @@ from storebench.datasets.containers.base import Container, listed
 from storebench.datasets.containers.recognize import find_container
 from storebench.datasets.derived import ChosenSamples, Grown, places_in
 from storebench.datasets.files import ImageFiles, Originals
-from storebench.datasets.folder import ONE_CLASS
+from storebench.datasets.image_folder import ONE_CLASS
 from storebench.datasets.listing import Listings
 from storebench.datasets.sources import check_index, files_digest, fingerprint, unreadable
 from storebench.errors import DataNotFoundError, UsageError

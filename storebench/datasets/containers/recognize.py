@@ -13,7 +13,7 @@ from pathlib import Path
 
 from storebench.datasets.containers.base import Container, NamedFields
 from storebench.datasets.containers.tfrecord import masked
-from storebench.datasets.folder import (
+from storebench.datasets.image_folder import (
     TEST_FOLDERS,
     TRAIN_FOLDERS,
     are_both,

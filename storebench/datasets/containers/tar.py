@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, TypeVar
 
 from storebench.datasets.containers.base import LABEL_FIELDS, ByteSpans, Labels, Ranges, listed, read_at
-from storebench.datasets.folder import is_left_out, mixes_splits, split_of
+from storebench.datasets.image_folder import is_left_out, mixes_splits, split_of
 from storebench.datasets.images import EXTENSIONS
 from storebench.datasets.names import SampleNames
 from storebench.datasets.sources import Member, members, open_source

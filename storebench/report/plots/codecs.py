@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pandas as pd
 from matplotlib.axes import Axes
 
-from storebench.analysis.codecs import Coded, coded, frontier
+from storebench.analysis.codec_frontier import Coded, coded, frontier
 from storebench.analysis.labels import FORMATS, number
 from storebench.analysis.summary import CellSummary, as_cells
 from storebench.report.plots.style import finish, new_axes, plain_numbers, styled

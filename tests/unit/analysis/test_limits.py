@@ -6,8 +6,8 @@ import random
 import pytest
 
 from storebench.analysis.limits import Demand, Node, limits
-from storebench.analysis.plan.errors import half_width
 from storebench.analysis.plan.measured import missing_shares
+from storebench.analysis.plan.prediction_errors import half_width
 from storebench.settings.words import Limit
 
 DEMAND = Demand(cpu_s=2e-3, producing_s=2e-3)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.plan_error import SEVERAL, Case, all_cases, width, widths_of
-from storebench.analysis.plan.errors import PredictionKind
+from storebench.analysis.plan.prediction_errors import PredictionKind
 from storebench.record.schema import Record
 from storebench.settings.words import ComputeKind
 from tests.support.planted import write_run

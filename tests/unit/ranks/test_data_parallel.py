@@ -21,8 +21,8 @@ from storebench.ranks.data_parallel import Exchanging, RankStep, make_rank_step
 from storebench.ranks.group import Group
 from storebench.ranks.membership import dealt
 from storebench.settings.words import Compute, Sync
+from storebench.training.compute import CpuStep, make_step, warm_up
 from storebench.training.models import MODELS
-from storebench.training.steps import CpuStep, make_step, warm_up
 from tests.support.rank_processes import in_ranks
 from tests.support.same_training import assert_same_losses, assert_same_weights
 

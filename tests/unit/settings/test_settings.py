@@ -17,7 +17,7 @@ from storebench.errors import CorruptDataError, ScenarioError
 from storebench.record.lines import record_from_dict, record_to_dict
 from storebench.record.schema import CELL_FIELDS, Cell, Record
 from storebench.run.scenario import make_scenario
-from storebench.settings.loop import SETTINGS
+from storebench.settings.loop_fields import SETTINGS
 from storebench.settings.setting import Setting
 from storebench.settings.words import Compute, ComputeKind
 from tests.support.revision_tools import BEING_COMPILED
@@ -173,7 +173,7 @@ def test_a_record_with_an_unknown_word_is_refused(field: str, value: str, words:
 def test_adding_a_setting_is_one_field(tmp_path: Path) -> None:
     copied = tmp_path / "changed" / "storebench"
     shutil.copytree(Path(storebench.__file__).parent, copied, ignore=BEING_COMPILED)
-    module = copied / "settings" / "loop.py"
+    module = copied / "settings" / "loop_fields.py"
     text, before = module.read_text(), "\n    def __post_init__"
     assert text.count(before) == 1
     module.write_text(text.replace(before, NEW_FIELD + before))

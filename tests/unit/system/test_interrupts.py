@@ -113,7 +113,7 @@ def test_what_nohup_started_does_not_end_with_its_terminal(tmp_path: Path) -> No
 PLANTED = """
 import os, signal, sys, threading, time
 from storebench.cli import main
-from storebench.cli.common import exit_codes
+from storebench.cli.output import exit_codes
 from storebench.system.interrupts import Held
 
 threading.Thread(target=time.sleep, args=(20,), daemon=True).start()  # it blocks no signal, as a library's thread

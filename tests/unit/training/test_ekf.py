@@ -13,9 +13,9 @@ from storebench.errors import UsageError
 from storebench.loading.batch import LoadedBatch
 from storebench.run.scenario import make_scenario
 from storebench.settings.words import Compute
+from storebench.training.compute import CpuStep, make_step
 from storebench.training.ekf import DRIFT, NOISE, VARIANCE, Ekf
 from storebench.training.models import MODELS
-from storebench.training.steps import CpuStep, make_step
 
 Floats = npt.NDArray[np.float64]
 Layers = list[tuple[Any, Any]]

@@ -14,8 +14,8 @@ import torch
 
 from storebench.loading.batch import LoadedBatch
 from storebench.settings.words import Compute
+from storebench.training.compute import CpuStep, CudaStep, make_step
 from storebench.training.models import MODELS
-from storebench.training.steps import CpuStep, CudaStep, make_step
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

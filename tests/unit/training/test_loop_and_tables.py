@@ -19,11 +19,11 @@ from storebench.loading.batch import LOOP_WORKER, LoadedBatch, Spans
 from storebench.record.steps import write_steps
 from storebench.settings.words import Compute, Split
 from storebench.stores.convert import BuildOptions, ensure_store
+from storebench.training.compute import CpuStep, Step, make_step
 from storebench.training.evaluate import accuracy
 from storebench.training.loop import run_epoch
 from storebench.training.models import MODELS
 from storebench.training.step_table import step_table
-from storebench.training.steps import CpuStep, Step, make_step
 from storebench.worker.epoch import AfterStep
 
 

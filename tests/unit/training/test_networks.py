@@ -11,8 +11,8 @@ from storebench.arrays import ImageShape
 from storebench.errors import UnknownNameError
 from storebench.loading.batch import LoadedBatch
 from storebench.settings.words import Compute
+from storebench.training.compute import CpuStep, make_step
 from storebench.training.models import MODELS, ModelSpec, Network, get_model
-from storebench.training.steps import CpuStep, make_step
 
 INPUTS: dict[str, tuple[ImageShape, int]] = {
     "lenet": ((28, 28, 1), 10),

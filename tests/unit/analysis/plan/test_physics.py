@@ -9,8 +9,8 @@ import pytest
 from storebench.accelerators import find_accelerator
 from storebench.analysis.checks.records import read_results
 from storebench.analysis.plan.measured import Measurements
-from storebench.analysis.plan.outcome import Target
 from storebench.analysis.plan.plan import _chosen, plans
+from storebench.analysis.plan.plans import Target
 from storebench.analysis.summary import CellSummary
 
 REFERENCE = Path(__file__).resolve().parents[4] / "results" / "reference"

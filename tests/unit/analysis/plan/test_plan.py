@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from storebench.analysis.plan.errors import read_errors
+from storebench.analysis.plan.prediction_errors import read_errors
 from storebench.record.schema import Ceilings, Conditions, Counters, Record, Status
 from tests.support.planted import make_record, write_run
 

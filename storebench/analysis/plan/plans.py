@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from storebench.accelerators import Accelerator
 from storebench.analysis.choices import TrainingChange
 from storebench.analysis.labels import backend_label, place_words
-from storebench.analysis.plan.errors import PredictionKind
+from storebench.analysis.plan.prediction_errors import PredictionKind
 from storebench.settings.words import Limit, Place
 from storebench.units import format_bytes
 

@@ -5,7 +5,7 @@ import pytest
 from storebench.errors import UsageError
 from storebench.probes import cgroup
 from storebench.probes.cgroup import MemoryGroup, memory_group, memory_room_bytes
-from storebench.ranks.memory import available_bytes, needed_bytes
+from storebench.ranks.store_memory import available_bytes, needed_bytes
 
 MIB = 1 << 20
 

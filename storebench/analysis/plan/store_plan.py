@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 from storebench.analysis.labels import number, size
 from storebench.analysis.limits import BUSY_FRAC, Demand, Node, limits
-from storebench.analysis.plan.errors import PredictionKind, read_errors
 from storebench.analysis.plan.measured import (
     REQUEST_BYTES,
     Lacking,
@@ -19,7 +18,8 @@ from storebench.analysis.plan.measured import (
     requests_in_flight,
     stored_bytes,
 )
-from storebench.analysis.plan.outcome import FASTER, HOUR, Asked, StorePlan, Target
+from storebench.analysis.plan.plans import FASTER, HOUR, Asked, StorePlan, Target
+from storebench.analysis.plan.prediction_errors import PredictionKind, read_errors
 from storebench.analysis.summary import CellSummary
 from storebench.settings.words import CacheState, Limit
 

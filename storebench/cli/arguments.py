@@ -14,7 +14,7 @@ import typer
 
 from storebench.errors import UsageError, from_os_error
 from storebench.filesystem import nearest_folder
-from storebench.settings.loop import SETTINGS
+from storebench.settings.loop_fields import SETTINGS
 from storebench.settings.setting import Setting
 from storebench.settings.words import Word
 

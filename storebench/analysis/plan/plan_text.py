@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from storebench.analysis.choices import TrainingChange
 from storebench.analysis.labels import duration, number, percent
 from storebench.analysis.limits import BUSY_FRAC
-from storebench.analysis.plan.errors import read_errors
-from storebench.analysis.plan.outcome import Plan, StorePlan
+from storebench.analysis.plan.plans import Plan, StorePlan
+from storebench.analysis.plan.prediction_errors import read_errors
 from storebench.analysis.table import Table
 from storebench.units import format_duration, number_of
 

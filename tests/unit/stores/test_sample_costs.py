@@ -10,7 +10,7 @@ from storebench.errors import CorruptDataError, UsageError
 from storebench.formats import parse_backend
 from storebench.run.dry_run import plan_run
 from storebench.run.scenario import make_scenario
-from storebench.stores.costs import sample_costs
+from storebench.stores.sample_costs import sample_costs
 from tests.support.photo_folders import photo_file, write_photos
 
 

@@ -6,18 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from storebench.cli.common import (
-    dataset_named,
-    exit_codes,
-    progress,
-    put,
-    put_json,
-    say,
-    stores_dir,
-    write_out,
-    writes_into,
-)
-from storebench.cli.options import (
+from storebench.cli.arguments import (
     DatasetOption,
     JsonOption,
     LimitOption,
@@ -27,6 +16,17 @@ from storebench.cli.options import (
     SplitOption,
     SyntheticOption,
     loop_values,
+)
+from storebench.cli.output import (
+    dataset_named,
+    exit_codes,
+    progress,
+    put,
+    put_json,
+    say,
+    stores_dir,
+    write_out,
+    writes_into,
 )
 from storebench.cli.results import drawn, listed
 from storebench.errors import UsageError
