@@ -6,6 +6,7 @@ How long a round takes is not predicted: the first rounds are timed, and as many
 import dataclasses
 import math
 import shutil
+import time
 import timeit
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -36,7 +37,7 @@ from storebench.settings.loop_fields import NO_MODEL
 from storebench.settings.words import CacheState, ComputeKind
 from storebench.stores.sample_costs import sample_costs
 from storebench.system.progress import Progress, silent
-from storebench.units import number_of, rounded_bytes
+from storebench.units import format_duration, number_of, rounded_bytes
 
 # Name of the scenario.
 NAME = "first"
@@ -44,7 +45,7 @@ NAME = "first"
 # Rounds, and the time for converting and for them, so that the answer comes after about four minutes.
 MOST_ROUNDS, BUDGET = 10, "225 s"
 
-# Most seconds for decoding what is converted, and for the few samples whose decoding is timed.
+# Most seconds for decoding what is converted or for reading a container once, and for timing a part of either.
 CONVERT_S, LOOK_S = 45.0, 0.5
 
 # With fewer, a batch and an epoch are too short to be timed; of more than the second, a part is measured.
@@ -55,9 +56,6 @@ MOST_SAMPLES, WANTED_BYTES = 20_000, 256 << 20
 
 # A smaller store is read ahead within a few steps, so it has no cold rate.
 COLD_LEAST_BYTES = 64 << 20
-
-# A larger container would not be read as a whole in the time of the run.
-IN_PLACE_MOST_BYTES = 16 << 30
 
 # Share of memory that the page cache may take beside a training process.
 FITS_FRAC = 0.7
@@ -83,6 +81,9 @@ COPIES = 6
 # Batches that the DataLoader keeps on their way for each worker.
 AHEAD = 2
 
+# Bytes that are read at once where reading is timed.
+_READ_BYTES = 4 << 20
+
 # States in which an epoch may serve the samples more than once.
 _SEVERAL_PASSES = (CacheState.WARM, CacheState.ANY)
 
@@ -105,6 +106,7 @@ class Samples:
     """The backend that reads them where they are; "" if they are in no container, or cannot be."""
     container_note: str = ""  # Why a container cannot be read where it is.
     container_bytes: int = 0
+    container_s: float = 0.0  # Seconds to read its files once.
     short_side: int = 0
     """Shorter side of the image files, the median of a few; 0 where the samples are no files."""
 
@@ -153,12 +155,13 @@ def look_at(spec: DatasetSpec, stores: Path, progress: Progress = silent) -> Sam
     if side is None and files is not None and (height != width or height >= SIDE):
         # That of a network, or of the images where they are smaller; small squares of one size keep theirs.
         side = max(LEAST_IMAGE_SIZE, min(NETWORK_SIDE, shorter))
-    container, container_note, container_bytes = "", "", 0
+    container, container_note = "", ""
+    files_in_place: tuple[Path, ...] = ()
     if spec.container is not None:
         from storebench.formats.peers.container import backend_in_place  # imports large libraries
 
         try:
-            container, container_bytes = backend_in_place(
+            container, files_in_place = backend_in_place(
                 dataset if files is None else Originals(dataset),
                 may_stream=spec.size is None and not spec.skip_unreadable,
             )
@@ -179,9 +182,25 @@ def look_at(spec: DatasetSpec, stores: Path, progress: Progress = silent) -> Sam
         kind=kinds.pop() if len(kinds) == 1 else "",
         container=container,
         container_note=container_note,
-        container_bytes=container_bytes,
+        container_bytes=sum(path.stat().st_size for path in files_in_place),
+        container_s=_reading_s(files_in_place),
         short_side=shorter,
     )
+
+
+def _reading_s(files: Sequence[Path]) -> float:
+    """Return the seconds that files take to be read once, from a part of the largest, beyond its header."""
+    if not files:
+        return 0.0
+    sizes = {path: path.stat().st_size for path in files}
+    largest = max(files, key=sizes.__getitem__)
+    with largest.open("rb", buffering=0) as file:
+        start = file.seek(sizes[largest] // 2)
+        began = time.perf_counter()
+        while file.read(_READ_BYTES) and time.perf_counter() - began < LOOK_S:
+            pass
+        took_s = time.perf_counter() - began
+        return took_s * sum(sizes.values()) / max(1, file.tell() - start)
 
 
 def machine_for(stores: Path) -> Machine:
@@ -330,11 +349,15 @@ def _raw_refusal(samples: Samples, machine: Machine) -> str:
 
 def _in_place_refusal(samples: Samples, machine: Machine) -> str:
     """Return the reason why a container is not measured as it is; "" if it is, and for other datasets."""
-    nbytes = samples.container_bytes
-    if samples.container_note or (machine.fits(nbytes) and nbytes <= IN_PLACE_MOST_BYTES):
+    fits, reading_s = machine.fits(samples.container_bytes), samples.container_s
+    if samples.container_note or (fits and reading_s <= CONVERT_S):
         return samples.container_note
+    slow, large = (
+        f"take {format_duration(reading_s)} to be read",
+        "are more than memory holds beside training",
+    )
     return (
-        f"the container as it is is left out: its files have {rounded_bytes(nbytes)}; "
+        f"the container as it is is left out: its {rounded_bytes(samples.container_bytes)} {slow if fits else large}; "
         f"name the backend {samples.container} to measure it"
     )
 

@@ -34,16 +34,15 @@ SCAN_FILE, NUMBERS_FILE = "container.pickle", "numbers.npy"
 STREAMS: dict[type[Container], str] = {TarShards: "webdataset", TfRecords: "tfrecord"}
 
 
-def backend_in_place(dataset: Dataset, *, may_stream: bool) -> tuple[str, int]:
-    """Return the backend that reads a container as its users do, and the bytes of its files."""
+def backend_in_place(dataset: Dataset, *, may_stream: bool) -> tuple[str, tuple[Path, ...]]:
+    """Return the backend that reads a container as its users do, and its files that hold samples."""
     place = in_place(dataset)
     assert place is not None
     container, numbers = place
     is_stream = isinstance(container, TarShards | TfRecords) and container.streams and _are_first(numbers)
     streams = may_stream and is_stream and is_installed(STREAMS[type(container)])
     codec = "" if container.are_files else "+raw"
-    nbytes = sum(path.stat().st_size for path in container.files_of(numbers))
-    return f"container{codec}{f':{STREAM}' if streams else ''}", nbytes
+    return f"container{codec}{f':{STREAM}' if streams else ''}", tuple(container.files_of(numbers))
 
 
 def _are_first(numbers: Sequence[int] | Indices) -> bool:

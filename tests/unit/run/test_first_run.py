@@ -240,8 +240,9 @@ TABLE = dataclasses.replace(PHOTOS, container="container", container_bytes=GIB)
             {},
             "original",
             {2},
-            "name the backend container",
+            "400.0 GiB are more than memory holds beside training; name the backend container",
         ),
+        (dataclasses.replace(TABLE, container_s=200), {}, "original", {2}, "1.0 GiB take 3 min to be read"),
         (dataclasses.replace(PHOTOS, container_note="it is packed"), {}, "original", {2}, "it is packed"),
     ],
 )
