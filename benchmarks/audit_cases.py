@@ -26,7 +26,7 @@ from torch.utils.data import (
 
 import storebench
 from storebench.auditing.audit_report import AuditReport, FaultKind
-from storebench.auditing.checks import report_of
+from storebench.auditing.checks import report_of, reports_of
 from storebench.auditing.log import Logs
 from storebench.profiling import torch_loaders  # noqa: F401 - watches from its import on
 from storebench.profiling.watch import watchers
@@ -82,6 +82,19 @@ class Holes(Images):
         return None if index % 50 == 7 else super().__getitem__(index)
 
 
+class InPlace(Images):
+    """Images of which some cannot be read: the next one, or any, is given in the place of each."""
+
+    def __init__(self, *, next_one: bool = True) -> None:
+        super().__init__()
+        self.next_one = next_one
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        if index % 50 == 7:
+            return self[index + 1 if self.next_one else random.randrange(self.count)]
+        return super().__getitem__(index)
+
+
 class LabelsByPosition(Images):
     """Images whose labels come from another iterator, which goes on in its own order."""
 
@@ -135,6 +148,21 @@ class Stream(IterableDataset[Any]):
         if self.noise:
             image = image + random.random()
         return {"__key__": f"{index:06d}", "image": image, "label": label} if self.keys else (image, label)
+
+
+class Seeded(Stream):
+    """A stream that shuffles by the seed of the epoch that it is told."""
+
+    def __init__(self) -> None:
+        super().__init__(buffer=COUNT)
+        self.shuffle, self.epoch = True, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[Any]:
+        torch.manual_seed(self.epoch)
+        return super().__iter__()
 
 
 class Endless(Stream):
@@ -227,7 +255,7 @@ def audited(
             if step == steps:
                 break
     watchers.remove(logs.log_of)
-    return report_of(logs[:1])
+    return reports_of([logs])[0]
 
 
 def validated() -> AuditReport:
@@ -236,6 +264,27 @@ def validated() -> AuditReport:
         return audited(
             load(Noisy(np.random.rand), shuffle=True, drop_last=True), before_epoch=lambda: _seed(0)
         )
+
+
+def validated_beside_training() -> AuditReport:
+    """Audit validation that stops early, and enters `no_grad` in its loop, of a script that trains."""
+    logs, network = Logs(), torch.nn.Linear(3 * 8 * 8, CLASSES)
+    train, validation = load(Images(), shuffle=True), load(Images())
+    watchers.append(logs.log_of)
+    for _ in range(2):
+        for images, labels in train:
+            torch.nn.functional.cross_entropy(network(images.flatten(1).float()), labels).backward()
+        for step, (images, _labels) in enumerate(validation):
+            if step == 5:
+                break
+            with torch.no_grad():
+                network(images.flatten(1).float())
+    watchers.remove(logs.log_of)
+    return reports_of([logs])[1]
+
+
+def _first_pixel(sample: tuple[torch.Tensor, int]) -> int:
+    return int(sample[0].flatten()[0])
 
 
 def _seed(seed: int) -> None:
@@ -252,6 +301,11 @@ def with_length(dataset: Any) -> AuditReport:
 
 def load(dataset: Any, **options: Any) -> DataLoader[Any]:
     return DataLoader(dataset, **{"batch_size": BATCH, "num_workers": 0, **options})
+
+
+def seeded_by_epoch() -> AuditReport:
+    stream = Seeded()
+    return storebench.audit(load(stream, num_workers=2), set_epoch=stream.set_epoch)
 
 
 def of(dataset: Any, **options: Any) -> Make:
@@ -287,6 +341,12 @@ FAULTY: dict[str, tuple[FaultKind, Make]] = {
         of(Holes(), shuffle=True, collate_fn=_without_none, num_workers=2),
     ),
     "a stream that passes over errors": (FaultKind.DROPPED, lambda: with_length(Stream(hides=50))),
+    "the next in the place of a broken one": (
+        FaultKind.REPEATED,
+        lambda: storebench.audit(load(InPlace(), shuffle=True), key=_first_pixel),
+    ),
+    "a stream that is shuffled alike": (FaultKind.SAME_ORDER, of(Seeded())),
+    "shuffled alike, in workers": (FaultKind.SAME_ORDER, of(Seeded(), num_workers=2)),
     "a generator that is seeded in each epoch": (
         FaultKind.SAME_ORDER,
         lambda: audited(load(Images(), shuffle=True), before_epoch=lambda: torch.manual_seed(0)),
@@ -342,6 +402,8 @@ SOUND: dict[str, Make] = {
     "a shuffle": of(Images(), shuffle=True),
     "in two workers": of(Images(), shuffle=True, num_workers=2),
     "in four persistent workers": of(Images(), shuffle=True, num_workers=4, persistent_workers=True),
+    "with a key": lambda: storebench.audit(load(Images(), shuffle=True), key=_first_pixel),
+    "images of equal content": of([(torch.ones(3), 0)] * COUNT, shuffle=True),
     "in stored order": of(Images()),
     "drop_last and a shuffle": of(Images(), shuffle=True, drop_last=True),
     "weights, with replacement": of(Images(), sampler=weighted()),
@@ -355,10 +417,12 @@ SOUND: dict[str, Make] = {
     "in spawned workers": of(Images(), shuffle=True, num_workers=2, multiprocessing_context="spawn"),
     "a stream split by worker": of(Stream(), num_workers=2),
     "a stream with a large buffer": of(Stream(buffer=COUNT)),
+    "a stream that is told the epoch": seeded_by_epoch,
     "a stream with keys and noise": of(Stream(keys=True, noise=True, buffer=COUNT), num_workers=2),
     "a loader that copies its batches": lambda: storebench.audit(ReusedMemory(copies=True)),
     "an endless stream by steps": lambda: audited(load(Endless(buffer=COUNT)), steps=40),
     "validation that begins with the same seed": validated,
+    "validation that stops early, beside training": validated_beside_training,
     "objects without a digest": of(
         Images(), shuffle=True, collate_fn=lambda samples: (default_collate(samples), {Path(), object()})
     ),

@@ -81,4 +81,4 @@ def format_duration(seconds: float) -> str:
 
 def number_of(count: int, noun: str) -> str:
     """Return "1 cell", "2 cells"."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    return f"{count} {noun}" if count == 1 else f"{count:,} {noun}s"

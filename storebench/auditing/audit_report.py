@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 from storebench.errors import EXIT_INCONCLUSIVE
+from storebench.units import number_of
 
 
 class FaultKind(enum.StrEnum):
@@ -23,19 +24,15 @@ class FaultKind(enum.StrEnum):
     WORKERS_REPEAT = "workers repeat each other", "split by torch.utils.data.get_worker_info()", "replacement"
     RANKS_OVERLAP = "ranks overlap", "DistributedSampler; split a stream by rank", "validation", "replacement"
     RANKS_DIFFER = "ranks differ in length", "give each rank as many samples", "validation", "replacement"
-    REPEATED = "repeated samples", "let the stream end after one pass", "replacement"
+    REPEATED = "repeated samples", "one pass per epoch, and no sample in place of another", "replacement"
     NEVER_SERVED = "never served", "shuffle, and let each epoch end", "validation", "replacement"
     DROPPED = "dropped samples", "mend or list these samples; raise an error instead of leaving them out"
     SAME_ORDER = "same order in every epoch", "call set_epoch(epoch) before each; seed once", "validation"
-    CLUSTERED = (
-        "poorly shuffled",
-        "a larger shuffle buffer, or shuffle before samples are stored",
-        "validation",
-    )
+    CLUSTERED = "poorly shuffled", "a larger buffer, or shuffle before samples are stored", "validation"
     EQUAL_RANDOM = "equal random numbers in workers", "seed from torch.initial_seed()", "validation"
     REPEATED_RANDOM = "equal random numbers in every epoch", "seed once, not per epoch", "validation"
     OVERWRITTEN = "overwritten batches", "copy a batch that is kept, or have the loader make new ones"
-    LABELS_CHANGE = "changing labels", "join labels by key, not by position"
+    LABELS_CHANGE = "changing labels", "join labels by key, and give no sample in place of another"
     RESUME = "wrong resume", "save the place in the epoch and the state of its shuffle, of each worker"
     OVERLAP = "overlapping datasets", "split the dataset before it is copied, augmented or cut"
     STARTS_DIFFER = "starts that differ", "seed torch, numpy and random, and draw from nothing else"
@@ -57,26 +54,18 @@ Finding = Fault | Row | str
 """A fault, a fact, or a doubt with what to do."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class AuditReport:
-    """What an audit of one loader found; ``print`` shows it.
+    """What an audit of one loader found; ``print`` shows it."""
 
-    Attributes
-    ----------
-    faults
-        What is wrong, each with its kind, which has a remedy, and a sentence.
-    doubts
-        What could not be told, each with what to do.
-    rows
-        Coverage, order, epochs and resume, in words.
-    name
-        The line that iterates the loader, and its dataset; "" of a loader that is no torch ``DataLoader``.
-    """
-
-    faults: tuple[Fault, ...] = ()
-    doubts: tuple[str, ...] = ()
-    rows: tuple[Row, ...] = ()
-    name: str = ""
+    name: str
+    """The line that iterates the loader, and its dataset; "" of a loader that is no torch ``DataLoader``."""
+    faults: tuple[Fault, ...]
+    """What is wrong, each with its kind, which has a remedy, and a sentence."""
+    doubts: tuple[str, ...]
+    """What could not be told, each with what to do."""
+    rows: tuple[Row, ...]
+    """Coverage, order, epochs and resume, in words."""
 
     @property
     def exit_code(self) -> int:
@@ -85,18 +74,16 @@ class AuditReport:
 
     def as_dict(self) -> dict[str, Any]:
         faults = [{"kind": kind, "text": text, "remedy": kind.remedy} for kind, text in self.faults]
-        return {**dataclasses.asdict(self), "faults": faults, "text": str(self)}
+        return {**dataclasses.asdict(self), "faults": faults, "exit_code": self.exit_code, "text": str(self)}
 
     def __str__(self) -> str:
-        return "\n".join(_lines(self))
+        return "\n".join(self._lines())
 
-
-def _lines(report: AuditReport) -> Iterator[str]:
-    count = len(report.faults)
-    found = f"{count} fault{'s' * (count != 1)}" if count else "cannot be told" if report.doubts else "sound"
-    yield f"storebench audit: {found}{f' in {report.name}' if report.name else ''}"
-    for number, (kind, text) in enumerate(report.faults, start=1):
-        yield f"  {number} {kind}: {text}"
-        yield f"      → {kind.remedy}"
-    yield from (f"  ? {doubt}" for doubt in report.doubts)
-    yield from (f"  {name:<10} {text}" for name, text in report.rows)
+    def _lines(self) -> Iterator[str]:
+        words = {0: "sound", 1: number_of(len(self.faults), "fault"), EXIT_INCONCLUSIVE: "cannot be told"}
+        yield f"storebench audit: {words[self.exit_code]}{f' in {self.name}' if self.name else ''}"
+        for number, (kind, text) in enumerate(self.faults, start=1):
+            yield f"  {number} {kind}: {text}"
+            yield f"      → {kind.remedy}"
+        yield from (f"  ? {doubt}" for doubt in self.doubts)
+        yield from (f"  {name:<10} {text}" for name, text in self.rows)

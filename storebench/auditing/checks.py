@@ -1,18 +1,21 @@
 """What is wrong with the samples that a loader served."""
 
+import collections
 import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from storebench.arrays import Integers, randomness
 from storebench.auditing.audit_report import AuditReport, Fault, FaultKind, Finding, Row
-from storebench.auditing.log import LoaderLog
-from storebench.auditing.samples import NO_LABEL
+from storebench.auditing.log import Epoch, LoaderLog
+from storebench.auditing.samples import DROPPED, NO_LABEL
+from storebench.units import number_of
 
 # A shuffle is poor if a batch has fewer than this share of the classes that chance gives.
-POOR_CLASSES = 0.5
+_POOR_CLASSES = 0.5
 
 # Contents may be equal in a few samples of a sound dataset, and two epochs of a stream may share a few.
 _FEW = 0.01
@@ -20,44 +23,34 @@ _FEW = 0.01
 _EXAMPLES = 3
 
 
-def _shared(groups: Sequence[Integers]) -> Integers:
-    """Return the samples that are in more than one group."""
-    return _repeated(np.concatenate([np.unique(group) for group in groups]))
-
-
-def _repeated(numbers: Integers) -> Integers:
-    values, times = np.unique(numbers, return_counts=True)
-    return values[times > 1]
-
-
 class Served:
-    """All that the ranks of one loader served, epoch by epoch."""
+    """All that the ranks of one loader served, epoch by epoch; `trains` is whether any loop of theirs differentiates."""
 
-    def __init__(self, logs: Sequence[LoaderLog]) -> None:
-        self.logs = sorted(logs, key=lambda log: log.facts.rank)
-        self.facts = self.logs[0].facts
-        self.keys = {number: key for log in self.logs for number, key in log.keys.items()}
+    def __init__(self, logs: Sequence[LoaderLog], *, trains: bool) -> None:
+        self.facts, self.has_key = logs[0].facts, logs[0].key is not None
+        self.keys = {number: key for log in logs for number, key in log.keys.items()}
         # Of each epoch, those of the ranks.
-        self.epochs = list(zip(*(log.seen for log in self.logs), strict=False))
+        self.epochs = list(zip(*(log.seen for log in logs), strict=False))
         self.parts = list(itertools.chain.from_iterable(self.epochs))
-        self.whole = [
-            number for number, parts in enumerate(self.epochs) if all(part.is_whole for part in parts)
-        ]
-        self.sets = [np.unique(np.concatenate([part.order for part in parts])) for parts in self.epochs]
-        self.counts = [sum(len(part.order) for part in parts) for parts in self.epochs]
+        self.whole = [at for at, parts in enumerate(self.epochs) if all(part.is_whole for part in parts)]
+        pairs = [(rank, at) for at, parts in enumerate(self.epochs) for rank in range(len(parts))]
+        made = pd.concat(list(map(_table, self.parts, pairs)))
+        self.dropped = np.unique(made.number[made.label == DROPPED])
+        self.samples = made[made.label != DROPPED]
+        self.tables = [table for _, table in self.samples.groupby("epoch")]
+        self.sets = [np.unique(table.number) for table in self.tables]
+        self.uses_random = any(part.drawn for part in self.parts)
         # Whether samples are known by index or key, not by a digest of their content.
-        self.is_exact = self.facts.is_map or self.logs[0].key is not None or bool(self.keys)
-        self.uses_random = any(names for part in self.parts for names in part.used.values())
+        self.is_exact = self.facts.is_map or self.has_key or bool(self.keys)
+        differentiates = any(part.differentiates for part in self.parts)
+        self.validates = not differentiates and (trains or all(part.evaluates for part in self.parts))
+        self.meant = {*["validation"] * self.validates, *["replacement"] * self.facts.replaces}
 
     @property
     def is_hidden(self) -> bool:
         """Whether random augmentation makes each serving of a sample look like another sample."""
-        pairs = zip(self.sets, self.counts, strict=True)
-        if self.is_exact or any(len(values) < (1 - _FEW) * count for values, count in pairs):
-            return False
-        if len(self.sets) > 1 and len(np.intersect1d(self.sets[0], self.sets[1])) >= _FEW * len(self.sets[0]):
-            return False
-        return len(self.whole) > 1 or self.uses_random
+        again = self.samples.number.duplicated().mean()
+        return not self.is_exact and again < _FEW and (len(self.whole) > 1 or self.uses_random)
 
     @property
     def differ(self) -> bool | None:
@@ -65,139 +58,132 @@ class Served:
         if len(self.epochs) < 2 or self.is_hidden:
             return None
         pairs = [(one.order, other.order) for one, other in zip(*self.epochs[:2], strict=True)]
-        equal = [
+        return not all(
             len(one) > 1 < len(other) and np.array_equal(one[: len(other)], other[: len(one)])
             for one, other in pairs
-        ]
-        return not all(equal)
+        )
 
-    @property
-    def universe(self) -> Integers | None:
-        """All samples that the loader has, as far as it tells."""
-        if self.logs[0].key is not None or not self.facts.is_map:
-            return None
-        if self.facts.chosen is not None:
-            return np.frombuffer(self.facts.chosen, np.int64)
-        return None if self.facts.count is None else np.arange(self.facts.count)
+    def in_several(self, table: pd.DataFrame, column: str) -> Integers:
+        """Return the samples with more than one rank, worker or label; none if they may be others of equal content."""
+        pairs = table.drop_duplicates(["number", column])
+        shared = np.unique(pairs.number[pairs.number.duplicated()])
+        enough = 0 if self.is_exact else pairs.groupby(column).size().min() / 2
+        return shared if len(shared) > enough else shared[:0]
 
     def named(self, numbers: Integers) -> str:
         """Return the number of samples in words, with examples by key or index where they are known."""
         names = [self.keys.get(int(number), str(number)) for number in numbers[:_EXAMPLES]]
         examples = f" ({', '.join(names)}{', ...' if len(numbers) > _EXAMPLES else ''})"
-        return samples(len(numbers)) + (examples if self.is_exact else "")
+        return number_of(len(numbers), "sample") + (examples if self.is_exact else "")
 
-    def are_many(self, numbers: Integers, groups: Sequence[Integers]) -> bool:
-        """Whether samples are so many that no equal contents explain them: more than half of the least group."""
-        return len(numbers) > (0 if self.is_exact else min(len(np.unique(group)) for group in groups) / 2)
+    def faults(self, kind: FaultKind, numbers: Integers, text: str) -> list[Fault]:
+        return [Fault(kind, f"{self.named(numbers)} {text}")] if len(numbers) else []
 
 
-def samples(count: int) -> str:
-    return f"{count:,} sample{'s' * (count != 1)}"
+def _table(part: Epoch, place: tuple[int, int]) -> pd.DataFrame:
+    """Return one row per sample, in the order in which they came."""
+    batch = np.repeat(np.arange(len(part.sizes), dtype=np.int32), part.sizes)
+    labels, workers = (np.frombuffer(values, np.int32) for values in (part.labels, part.workers))
+    columns = {"number": part.order, "label": labels, "batch": batch, "worker": workers[batch]}
+    return pd.DataFrame(columns).assign(**dict(zip(("rank", "epoch"), place, strict=True)))
 
 
 def _coverage(served: Served) -> Iterator[Finding]:
-    facts, universe, parts = served.facts, served.universe, served.epochs[0]
-    count = facts.count if universe is None else len(universe)
-    for epoch, (numbers, served_count) in enumerate(zip(served.sets, served.counts, strict=True)):
-        again = served_count - len(numbers)
-        is_padding = facts.is_map and again < facts.ranks
+    facts, parts, came = served.facts, served.epochs[0], len(served.tables[0])
+    count = None if facts.members is None else len(facts.members)
+    for epoch, (table, numbers) in enumerate(zip(served.tables, served.sets, strict=True)):
+        again = len(table) - len(numbers)
+        is_padding = facts.is_map and again < len(parts)
         words = [
-            f"epoch {epoch}: {served_count:,} served",
+            f"epoch {epoch}: {len(table):,} served",
             f"{len(numbers):,} different" + ("" if count is None else f" of {count:,}"),
             (f"{again:,} again" + " to give all ranks as many" * is_padding) * (again > 0),
-            f"by {len(parts)} ranks" * (facts.ranks > 1),
+            f"by {len(parts)} ranks" * (len(parts) > 1),
             "the loop stopped early" * (epoch not in served.whole),
         ]
         yield Row("coverage", ", ".join(filter(None, words)))
-    dropped = np.unique(np.array([number for part in served.parts for number in part.dropped], np.int64))
-    may_lack = facts.drops_last * len(parts) * max(1, facts.workers) * max(parts[0].sizes)
-    if len(dropped):
-        yield Fault(
-            FaultKind.DROPPED, f"{served.named(dropped)} are None, and the collate function leaves them out"
-        )
-    elif (
-        not facts.is_map
-        and not facts.replaces
-        and 0 in served.whole
-        and served.counts[0] + may_lack < (count or 0)
-    ):
-        yield Fault(FaultKind.DROPPED, f"the dataset says it has {count:,}, and {served.counts[0]:,} came")
-    are_equal = len(served.sets) > 1 and all(
-        np.array_equal(numbers, served.sets[0]) for numbers in served.sets
-    )
+    why = "are None, and the collate function leaves them out"
+    yield from served.faults(FaultKind.DROPPED, served.dropped, why)
+    may_lack = facts.drops_last * sum(len(set(part.workers)) for part in parts) * max(parts[0].sizes)
+    is_short = not facts.is_map and not facts.replaces and came + may_lack < (count or 0)
+    if is_short and 0 in served.whole and not len(served.dropped):
+        yield Fault(FaultKind.DROPPED, f"the dataset says it has {count:,}, and {came:,} came")
+    are_equal = len(served.sets) > 1 and all(np.array_equal(each, served.sets[0]) for each in served.sets)
     if not are_equal or served.is_hidden:
         return
-    missing = np.setdiff1d([] if universe is None else universe, np.union1d(served.sets[0], dropped))
-    if len(missing):
+    if facts.is_map and not served.has_key and facts.members is not None:
+        missing = np.setdiff1d(facts.members, np.union1d(served.sets[0], served.dropped))
         why = "drop_last" if facts.drops_last and 0 in served.whole else "the loop stops early"
-        yield Fault(FaultKind.NEVER_SERVED, f"every epoch leaves out the same {served.named(missing)}: {why}")
-    elif universe is None and not served.whole and len(served.sets[0]) == served.counts[0]:
-        yield Fault(FaultKind.NEVER_SERVED, f"every epoch stops after the same {samples(served.counts[0])}")
+        yield from served.faults(FaultKind.NEVER_SERVED, missing, f"are left out of every epoch: {why}")
+    elif not served.whole and len(served.sets[0]) == came:
+        yield Fault(FaultKind.NEVER_SERVED, f"every epoch stops after the same {number_of(came, 'sample')}")
 
 
 def _repeats(served: Served) -> Iterator[Finding]:
     """Find samples that come from several ranks, from several workers, or twice from one process."""
-    facts, parts = served.facts, served.epochs[0]
-    ranks, workers = [part.order for part in parts], [part.by_worker() for part in parts]
-    both = _shared(ranks)
+    facts, parts, table, is_whole = served.facts, served.epochs[0], served.tables[0], 0 in served.whole
+    both = served.in_several(table, "rank")
     # Samplers repeat up to a batch per rank to give all ranks as many.
-    if len(both) > len(parts) * max(max(part.sizes) for part in parts) and served.are_many(both, ranks):
-        yield Fault(
-            FaultKind.RANKS_OVERLAP, f"{served.named(both)} come from more than one of {len(parts)} ranks"
-        )
+    if len(both) > len(parts) * max(max(part.sizes) for part in parts):
+        text = f"come from more than one of {len(parts)} ranks"
+        yield from served.faults(FaultKind.RANKS_OVERLAP, both, text)
     sizes = [len(part.sizes) for part in parts]
-    if 0 in served.whole and len(set(sizes)) > 1:
+    if is_whole and len(set(sizes)) > 1:
         text = f"{min(sizes):,} to {max(sizes):,} batches per epoch: some wait forever for the others"
         yield Fault(FaultKind.RANKS_DIFFER, text)
-    twice = np.concatenate([_repeated(numbers) for numbers in itertools.chain(*workers)])
+    again = table.number[table.duplicated(["rank", "number", *["worker"] * (not facts.is_map)])]
+    twice = np.unique(again)
+    if not is_whole or facts.replaces:
+        twice = twice[:0]
     if facts.is_map:
-        drawn = np.concatenate([_repeated(numbers) for numbers in ranks])
-        if len(drawn) and facts.is_shuffled is None and not facts.replaces and 0 in served.whole:
+        is_drawn_once = facts.members is not None and len(parts[0].order) <= len(facts.members)
+        if served.has_key and is_drawn_once:
+            yield from served.faults(FaultKind.REPEATED, twice, "come for more than one index in epoch 0")
+        elif len(twice) and facts.is_shuffled is None:
             means = "sound if it means to; then give it an attribute `replacement = True`"
-            yield f"the sampler draws {served.named(drawn)} twice or more: {means}"
+            yield f"the sampler draws {served.named(twice)} twice or more: {means}"
         return
-    both = _shared(workers[0])
-    if len(workers[0]) > 1 and served.are_many(both, workers[0]):
-        text = f"{served.named(both)} come from more than one of {len(workers[0])} workers"
-        yield Fault(FaultKind.WORKERS_REPEAT, text)
-    elif 0 in served.whole and len(twice) and served.are_many(twice, [np.concatenate(ranks)]):
-        yield Fault(
-            FaultKind.REPEATED, f"{served.named(twice)} come twice or more from one process in epoch 0"
-        )
-    elif not served.is_exact and not facts.replaces and 0 in served.whole:
-        alike = served.counts[0] - sum(len(np.unique(numbers)) for numbers in itertools.chain(*workers))
-        if alike > _FEW * served.counts[0]:
-            remedy = "if they are others, name a key (key=, --key FIELD)"
-            yield f"{samples(alike)} have the content of others: {remedy}"
+    both = served.in_several(table[table["rank"] == 0], "worker")
+    text = f"come from more than one of {len(set(parts[0].workers))} workers"
+    yield from served.faults(FaultKind.WORKERS_REPEAT, both, text)
+    if len(both):
+        return
+    if len(twice) > (0 if served.is_exact else len(served.sets[0]) / 2):
+        text = "come twice or more from one process in epoch 0"
+        yield from served.faults(FaultKind.REPEATED, twice, text)
+    elif len(twice) and len(again) > _FEW * len(table):
+        remedy = "if they are others, name a key (key=, --key FIELD)"
+        yield f"{number_of(len(again), 'sample')} have the content of others: {remedy}"
 
 
 def _order(served: Served) -> Iterator[Finding]:
-    order = served.epochs[0][0].order
+    order, is_shuffled = served.epochs[0][0].order, served.facts.is_shuffled
     if served.facts.is_map and len(order) > 1:
         displacement, neighbours = randomness(np.argsort(np.argsort(order, kind="stable")))
         yield Row("order", f"{displacement:.2f} of a uniform shuffle, {neighbours:.0%} of neighbours kept")
     told = "one epoch was seen" if len(served.epochs) < 2 else "not known which sample is which"
-    yield Row(
-        "epochs", {True: "0 and 1 differ", False: "0 and 1 have the same order", None: told}[served.differ]
-    )
-    if served.facts.is_shuffled and served.differ is False:
+    words = {True: "0 and 1 differ", False: "0 and 1 have the same order", None: told}
+    yield Row("epochs", words[served.differ])
+    if is_shuffled and served.differ is False:
         yield Fault(FaultKind.SAME_ORDER, "epochs 0 and 1 are alike, although the loader shuffles")
+    elif is_shuffled and len(served.epochs) < 2 and not served.validates:
+        yield "one epoch was seen of a loader that shuffles: let it run for two, which should differ"
 
 
 def _classes(served: Served) -> Iterator[Finding]:
     """Find how well epoch 0 mixes its labels, beside chance; samplers may group classes on purpose."""
-    labels, sizes = np.array(served.epochs[0][0].labels, np.int64), np.array(served.epochs[0][0].sizes)
-    kinds, labels, counts = np.unique(labels, return_inverse=True, return_counts=True)
-    if len(kinds) < 2 or kinds[0] == NO_LABEL:
+    mine = served.tables[0][served.tables[0]["rank"] == 0]
+    shares = mine.label.value_counts(normalize=True)
+    if len(shares) < 2 or NO_LABEL in shares:
         return
-    shares, batch = counts / len(labels), int(np.median(sizes))
-    classes = len(np.unique(np.repeat(np.arange(len(sizes)), sizes) * len(kinds) + labels)) / len(sizes)
-    expected = float((1 - (1 - shares) ** batch).sum())
-    run, chance = len(labels) / (1 + np.count_nonzero(np.diff(labels))), 1 / (1 - (shares**2).sum())
+    batches = mine.groupby("batch").label
+    batch, classes = int(batches.size().median()), batches.nunique().mean()
+    expected = (1 - (1 - shares) ** batch).sum()
+    run, chance = len(mine) / np.count_nonzero(mine.label.diff()), 1 / (1 - (shares**2).sum())
     words = f"a batch of {batch} has {classes:.1f} classes, {expected:.1f} expected"
     yield Row("classes", f"{words}; runs of one label {run:.1f}, {chance:.1f} expected")
     shuffles = served.facts.is_shuffled or (not served.facts.is_map and served.differ)
-    if shuffles and classes < POOR_CLASSES * expected:
+    if shuffles and classes < _POOR_CLASSES * expected:
         yield Fault(FaultKind.CLUSTERED, words)
 
 
@@ -205,28 +191,20 @@ def _random_numbers(served: Served) -> Iterator[Finding]:
     """Find generators that workers or epochs share; those of a stream may be, so that all workers shuffle alike."""
     if served.facts.is_shuffled is False or not served.facts.is_map:
         return
-    shared = dict[str, set[int]]()
-    for part in served.epochs[0]:
-        for (one, states), (other, others) in itertools.combinations(part.states.items(), 2):
-            for name in part.used[one] & part.used[other] & states.keys():
-                if others.get(name) == states[name]:
-                    shared.setdefault(name, set()).update((one, other))
+    alike = collections.defaultdict[tuple[Any, ...], set[int]](set)
+    for rank, part in enumerate(served.epochs[0]):
+        for (name, number, worker), state in part.drawn.items():
+            alike[name, number, state, rank].add(worker)
+    shared = {name: workers for (name, *_), workers in alike.items() if len(workers) > 1}
     if shared:
         workers = ", ".join(map(str, sorted(set().union(*shared.values()))))
         text = f"{', '.join(sorted(shared))} in workers {workers}: their augmentations are equal"
         yield Fault(FaultKind.EQUAL_RANDOM, text)
-    names = {
-        name
-        for parts in itertools.pairwise(served.epochs)
-        for first, second in zip(*parts, strict=True)
-        for worker, states in first.states.items()
-        for name in (first.used[worker] & states.keys()) - shared.keys()
-        if second.states.get(worker, {}).get(name) == states[name]
-    }
-    if names:
-        yield Fault(
-            FaultKind.REPEATED_RANDOM, f"{', '.join(sorted(names))}: each sample is augmented as before"
-        )
+    pairs = [pair for epochs in itertools.pairwise(served.epochs) for pair in zip(*epochs, strict=True)]
+    again = {name for one, other in pairs for (name, *_), _ in one.drawn.items() & other.drawn.items()}
+    if names := again - shared.keys():
+        text = f"{', '.join(sorted(names))}: each sample is augmented as before"
+        yield Fault(FaultKind.REPEATED_RANDOM, text)
 
 
 def _contents(served: Served) -> Iterator[Finding]:
@@ -235,51 +213,56 @@ def _contents(served: Served) -> Iterator[Finding]:
         yield Fault(FaultKind.OVERWRITTEN, f"{count:,} batches changed while the next was fetched")
     if served.is_hidden:
         yield "random augmentation hides which sample is which: name a key (key=, --key FIELD)"
-    if not served.is_exact:
-        return
-    numbers, labels = (
-        np.concatenate([getattr(part, name) for part in served.parts]) for name in ("order", "labels")
-    )
-    by_number = np.argsort(numbers[labels != NO_LABEL], kind="stable")
-    numbers, labels = (values[labels != NO_LABEL][by_number] for values in (numbers, labels))
-    changing = np.unique(numbers[1:][(numbers[1:] == numbers[:-1]) & (labels[1:] != labels[:-1])])
-    if len(changing) and served.uses_random:  # a rotation that was drawn, or another sample
-        yield "labels change, and random numbers are used: sound if they are drawn"
-    elif len(changing):
-        yield Fault(FaultKind.LABELS_CHANGE, f"{served.named(changing)} with more than one label")
+    changing = served.in_several(served.samples[served.samples.label != NO_LABEL], "label")
+    if served.is_exact and served.uses_random and len(changing):
+        yield f"the labels of {served.named(changing)} change: sound if drawn, and no other samples in their place"
+    elif served.is_exact:
+        yield from served.faults(FaultKind.LABELS_CHANGE, changing, "have more than one label")
 
 
-def starts_differ(first: list[Any], second: list[Any]) -> Iterator[Finding]:
+def reports_of(ranks: Sequence[Sequence[LoaderLog]], first: list[Any] | None = None) -> list[AuditReport]:
+    """Return the report on each loader of a script, of the logs of its ranks, and of what the first start told."""
+    # A loader is the same line, as often as it was reached, in every rank that has it.
+    loaders = collections.defaultdict[tuple[str, int], list[LoaderLog]](list)
+    for logs in ranks:
+        reached = collections.Counter[str]()
+        for log in logs:
+            loaders[log.facts.name, reached[log.facts.name]].append(log)
+            reached[log.facts.name] += 1
+    trains = any(epoch.differentiates for logs in ranks for log in logs for epoch in log.seen)
+    starts = itertools.chain(first or [], itertools.repeat([]))
+    return [
+        report_of(logs, *([] if first is None else [compared(start, logs[0].told())]), trains=trains)
+        for logs, start in zip(loaders.values(), starts, strict=False)
+    ]
+
+
+def compared(first: list[Any], second: list[Any]) -> Finding:
     """Compare what `LoaderLog.told` says of two starts with one seed."""
     if first == second:
-        yield Row("repeat", "two starts serve the same samples in the same order")
-    elif [order for order, _ in first] == [order for order, _ in second]:
-        yield Fault(FaultKind.STARTS_DIFFER, "with one seed, the same samples are augmented differently")
-    else:
-        yield Fault(FaultKind.STARTS_DIFFER, "with one seed, other samples come, or in another order")
+        return Row("repeat", "two starts serve the same samples in the same order")
+    if [order for order, _ in first] == [order for order, _ in second]:
+        return Fault(FaultKind.STARTS_DIFFER, "with one seed, the same samples are augmented differently")
+    return Fault(FaultKind.STARTS_DIFFER, "with one seed, other samples come, or in another order")
 
 
-def report_of(logs: Sequence[LoaderLog], *trials: Finding) -> AuditReport:
+def report_of(logs: Sequence[LoaderLog], *trials: Finding, trains: bool = False) -> AuditReport:
     """Return the report on a loader, of the logs of its ranks and of trials of it."""
-    served, findings = Served(logs), list[Finding]()
-    if any(log.is_blind for log in logs):
-        findings.append(
-            "some batches came without their samples: made before the audit began, or other than by torch's fetchers"
-        )
-    if not served.epochs:
+    name, findings, meant = logs[0].facts.name, list(trials), set[str]()
+    if all(log.seen for log in logs):
+        served = Served(logs, trains=trains)
+        checks = _coverage, _repeats, _order, _classes, _random_numbers, _contents
+        findings[:0] = itertools.chain.from_iterable(check(served) for check in checks)
+        meant = served.meant
+    else:
         findings.append("no batch was served")
-    is_validation = all(part.evaluates for part in served.parts)
-    ways = {"validation": is_validation, "replacement": served.facts.replaces}
-    for find in (_coverage, _repeats, _order, _classes, _random_numbers, _contents) if served.epochs else ():
-        findings += [
-            found
-            for found in find(served)
-            if not (isinstance(found, Fault) and any(map(ways.get, found.kind.meant_by)))
-        ]
-    findings += trials
+    if any(log.is_blind for log in logs):
+        findings.append("some batches were made before the audit began, or other than by torch's fetchers")
     return AuditReport(
-        faults=tuple(found for found in findings if isinstance(found, Fault)),
-        doubts=tuple(found for found in findings if isinstance(found, str)),
-        rows=tuple(found for found in findings if isinstance(found, Row)),
-        name=served.facts.name,
+        name,
+        tuple(
+            found for found in findings if isinstance(found, Fault) and meant.isdisjoint(found.kind.meant_by)
+        ),
+        tuple(found for found in findings if isinstance(found, str)),
+        tuple(found for found in findings if isinstance(found, Row)),
     )

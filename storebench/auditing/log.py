@@ -7,14 +7,13 @@ import sys
 import weakref
 import zlib
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from storebench.arrays import Integers
-from storebench.auditing.fetching import Made, NotingFetcher, made_of, note_batches
-from storebench.auditing.samples import Key, glance, rows_of
+from storebench.auditing.samples import Key, Made, glance, made_of, note_batches, objects_below, rows_of
 from storebench.profiling.guard import guarded
 from storebench.profiling.loops import name_of, user_lines
 from storebench.profiling.watch import Watch
@@ -31,12 +30,11 @@ class Epoch:
     def __init__(self) -> None:
         self.numbers, self.labels = array("q"), array("i")
         self.sizes, self.workers = array("i"), array("i")  # of batches
-        self.dropped = list[int]()
-        self.states = dict[int, dict[str, int]]()  # of generators after the first batch, by worker
-        self.used = dict[int, set[str]]()  # generators, by worker
+        self.drawn = dict[tuple[str, int, int], int]()  # states of generators, by name, batch and worker
         self.content = 0  # a checksum of values of batches
         self.overwritten = 0  # batches
         self.evaluates = True  # every batch was asked for without gradients
+        self.differentiates = False  # the loop made a graph of gradients
         self.is_whole = False  # the loop took all that the loader had
 
     def add(self, made: Made) -> None:
@@ -44,107 +42,114 @@ class Epoch:
         self.labels.frombytes(made.labels)
         self.sizes.append(len(made.labels) // self.labels.itemsize)
         self.workers.append(made.worker)
-        self.dropped += made.dropped
-        if made.states is not None:
-            self.states.setdefault(made.worker, made.states)
-        self.used.setdefault(made.worker, set()).update(made.used)
+        self.drawn.update({(name, made.number, made.worker): state for name, state in made.drawn})
 
     @property
     def order(self) -> Integers:
         return np.frombuffer(self.numbers, np.int64)
 
-    def by_worker(self) -> list[Integers]:
-        """Return the samples of each worker."""
-        workers = np.repeat(np.array(self.workers), self.sizes)
-        return [self.order[workers == worker] for worker in np.unique(workers)]
+
+def is_torchs(loader: Any) -> bool:
+    """Whether torch's own iterators serve a loader: subclasses of other libraries have their own."""
+    from torch.utils.data import DataLoader
+
+    own = "__iter__", "_get_iterator"
+    return all(getattr(type(loader), name, None) is getattr(DataLoader, name) for name in own)
 
 
 class LoaderFacts:
-    """What the attributes of a loader of torch say of it; None: there is no such loader.
+    """What the attributes of a loader of torch say of it; little is known of any other.
 
     Nothing of the user's is called but the length that its sampler reads.
     """
 
-    def __init__(self, loader: Any = None) -> None:
-        self.rank, self.ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-        self.is_torchs, self.name, self.lines, self.workers = loader is not None, "", user_lines(), 0
+    def __init__(self, loader: Any) -> None:
+        self.name, self.lines, self.pid = "", user_lines(), os.getpid()
         self.is_map = False  # the dataset is read by index
-        self.count: int | None = None  # samples of the dataset, None if nothing tells
-        self.chosen: bytes | None = None  # int64 indices that the sampler was given
+        self.members: range | array[int] | None = None  # indices that it may serve
         self.is_shuffled: bool | None = None  # None if nothing tells
         self.replaces = self.drops_last = False  # draws with replacement
-        if loader is not None:
+        if is_torchs(loader):
             self._read(loader)
 
     def _read(self, loader: Any) -> None:
         from torch.utils import data
 
-        self.name, self.workers = name_of(type(loader.dataset)), loader.num_workers
+        self.name = name_of(type(loader.dataset))
         self.is_map = not isinstance(loader.dataset, data.IterableDataset)
         sampler = loader.sampler
         if not self.is_map:
-            self.count = loader._IterableDataset_len_called  # noqa: SLF001
+            length = loader._IterableDataset_len_called  # noqa: SLF001
+            self.members = None if length is None else range(length)
             self.is_shuffled = _shuffles(loader.dataset)
         elif type(loader.batch_sampler) not in (data.BatchSampler, type(None)):
             sampler = loader.batch_sampler
         elif isinstance(sampler, data.SubsetRandomSampler):
-            self.chosen, self.is_shuffled = np.array(sampler.indices, np.int64).tobytes(), True
+            self.members, self.is_shuffled = array("q", sampler.indices), True
         elif type(sampler) in (data.SequentialSampler, data.RandomSampler, data.DistributedSampler):
-            self.count = len(loader.dataset)  # these read the length themselves
+            self.members = range(len(loader.dataset))  # these read the length themselves
             self.is_shuffled = type(sampler) is data.RandomSampler or bool(getattr(sampler, "shuffle", False))
         elif isinstance(sampler, data.WeightedRandomSampler):
             self.is_shuffled = True
-        stages = [
-            type(stage).__name__ for stage in getattr(loader.dataset, "pipeline", None) or ()
-        ]  # webdataset's
-        self.replaces = "ResampledShards" in stages or bool(getattr(sampler, "replacement", False))
+        stages = getattr(loader.dataset, "pipeline", None) or ()  # webdataset's
+        resamples = "ResampledShards" in [type(stage).__name__ for stage in stages]
+        self.replaces = resamples or bool(getattr(sampler, "replacement", False))
         self.drops_last = loader.drop_last or bool(getattr(loader.batch_sampler, "drop_last", False))
 
 
 def _shuffles(stream: Any) -> bool | None:
-    """Whether a stream of Hugging Face shuffles; None of others, which do not tell."""
-    stage = getattr(stream, "_ex_iterable", None)
-    while stage is not None and "Shuffle" not in type(stage).__name__:
-        stage = getattr(stage, "ex_iterable", None)
-    return True if stage is not None else None
+    """Whether a stream says that it shuffles, by an attribute `shuffle` or the type of a stage; None if it does not say."""
+    for _, value in objects_below(stream):
+        told = getattr(value, "__dict__", {}).get("shuffle")
+        if isinstance(told, bool) or "shuffle" in type(value).__name__.lower():
+            return told is not False
+    return None
+
+
+def _nodes() -> int:
+    """Return the number of nodes that this thread has put into graphs of gradients."""
+    torch = sys.modules.get("torch")
+    return torch._C._autograd._get_sequence_nr() if torch else 0  # noqa: SLF001
 
 
 class LoaderLog(Watch):
     """The first epochs of one loader, and its facts."""
 
-    def __init__(self, key: Key, facts: LoaderFacts, most_epochs: int = 2) -> None:
-        self.key, self.facts, self.most_epochs, self.pid = key, facts, most_epochs, os.getpid()
-        self.is_wrapped = not facts.is_torchs
+    def __init__(self, key: Key, loader: Any, most_epochs: int = 2) -> None:
+        self.key, self.facts, self.most_epochs = key, LoaderFacts(loader), most_epochs
+        self.is_wrapped = not is_torchs(loader)
         self.fetching = functools.partial(note_batches, key)
         self.epochs = list[Epoch]()
         self.keys = dict[int, str]()
         self.is_blind = False  # some batches came without their samples
         self._loader: Callable[[], Any] = lambda: None
         self._dataset: Callable[[], Any] = lambda: self
-        self._begun = self._loaders = 0  # epochs, and loaders that were made for them
         self._epoch: Epoch | None = None  # that is noted
         self._made: Made | None = None  # the samples of the next batch
         self._last: Any = None  # the batch that was given, until the next has come
         self._before = b""  # of it, as the next was asked for
+        self._nodes = 0  # of graphs of gradients, when it was given
+        if not self.is_wrapped:
+            self.attach(loader)
 
     def attach(self, loader: Any) -> None:
         """Note that a loader of torch makes the batches."""
-        self._loader, self._loaders = weakref.ref(loader), self._loaders + 1
+        self._loader = weakref.ref(loader)
         with contextlib.suppress(TypeError):  # a list has no references: none is the same
             self._dataset = weakref.ref(loader.dataset)
 
     def serves(self, loader: Any) -> bool:
         return self._loader() is loader
 
-    def is_continued(self, loader: Any, facts: LoaderFacts) -> bool:
+    def is_continued(self, loader: Any) -> bool:
         """Whether a loader is the next of those that are made anew for each epoch."""
         dataset = self._dataset()  # None if it is gone, as one that is made for each epoch
-        is_alike = vars(self.facts) == vars(facts) and self.pid == os.getpid()
-        is_alike &= dataset is None or dataset is loader.dataset
-        return is_alike and self._begun == self._loaders
+        return (dataset is None or dataset is loader.dataset) and vars(self.facts) == vars(
+            LoaderFacts(loader)
+        )
 
-    def around(self, fetcher: Any) -> NotingFetcher:
-        return NotingFetcher(fetcher, key=self.key, deliver=self.deliver)
+    def around(self, fetcher: Any) -> Any:
+        return note_batches(self.key, self.deliver)(fetcher)
 
     def made(self, made: Made) -> None:
         self._made = made
@@ -154,7 +159,6 @@ class LoaderLog(Watch):
         if self.epochs and len(self.epochs[-1].sizes) < 2 and not self.epochs[-1].is_whole:
             self.epochs.pop()  # a look at the data
         self._made = self._last = self._epoch = None
-        self._begun += 1
         if len(self.epochs) < self.most_epochs:
             self._epoch = Epoch()
             self.epochs.append(self._epoch)
@@ -164,6 +168,7 @@ class LoaderLog(Watch):
         self._before = glance(self._last)
         if self._epoch is not None and (torch := sys.modules.get("torch")):
             self._epoch.evaluates &= not torch.is_grad_enabled()
+            self._epoch.differentiates |= bool(self._epoch.sizes) and _nodes() > self._nodes
 
     @guarded
     def note_batch(self, batch: Any) -> None:
@@ -181,21 +186,13 @@ class LoaderLog(Watch):
             epoch.add(made)
             if made.keys and len(self.keys) < _MOST_KEYS:
                 self.keys.update(zip(np.frombuffer(made.numbers, np.int64).tolist(), made.keys, strict=True))
+        self._nodes = _nodes()
 
     @guarded
     def note_end(self, *, is_whole: bool) -> None:
         self._last = None
         if self._epoch is not None:
             self._epoch.is_whole = is_whole
-
-    def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
-        """Yield an epoch of a loader, watched."""
-        with self.beginning():
-            take = functools.partial(next, iter(loader))
-        with contextlib.suppress(StopIteration):
-            while True:
-                batch = self.next(take)
-                yield batch
 
     @property
     def seen(self) -> list[Epoch]:
@@ -220,18 +217,16 @@ class Logs(list[LoaderLog]):
 
     def here(self) -> list[LoaderLog]:
         """Return the logs of this process: the script may have forked it."""
-        return [log for log in self if log.pid == os.getpid() and log.seen]
+        return [log for log in self if log.facts.pid == os.getpid() and log.seen]
 
     def log_of(self, loader: Any) -> LoaderLog:
         """Return the log of a loader; one that is made anew for each epoch continues the log of the one before."""
         for log in self:
             if log.serves(loader):
                 return log
-        facts = LoaderFacts(loader)
-        log = next((log for log in self if log.is_continued(loader, facts)), None) or LoaderLog(
-            self.key, facts
-        )
-        log.attach(loader)
-        if log not in self:
-            self.append(log)
-        return log
+        for log in self:
+            if log.is_continued(loader):
+                log.attach(loader)
+                return log
+        self.append(LoaderLog(self.key, loader))
+        return self[-1]

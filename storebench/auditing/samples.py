@@ -1,4 +1,7 @@
-"""Who a sample is, its label, and the random numbers it is made with; all of it is read, and nothing is called."""
+"""What each batch is made of: who its samples are, their labels, and the random numbers that they are made with.
+
+It is noted where a batch is made, in a worker or in the loop's own process; all of it is read, and nothing is called.
+"""
 
 import collections
 import hashlib
@@ -6,20 +9,23 @@ import os
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from storebench.arrays import Integers
+from storebench.profiling.guard import guarded
+from storebench.profiling.watch import BatchNotes, Carried, WatchedFetcher
 
-# The digest of a longer array is that of the sums of this many parts.
+# The digest of a longer array is that of the sums of at most this many parts.
 _SUMS = 512
 # Values of each array of a batch that tell whether it has changed.
 _LOOKED_AT = 64
 
 _LABEL_FIELDS = ("label", "labels", "target", "cls", "y", "fine_label", "coarse_label")
-NO_LABEL = -(2**31)
+# Labels of samples without one, and of those that are None, which a collate function leaves out.
+NO_LABEL, DROPPED = -(2**31), 1 - 2**31
 
 # So many objects below a dataset are looked at for generators, and so many items of each list.
 _MOST_OBJECTS, _MOST_ITEMS = 2_000, 20
@@ -27,7 +33,80 @@ _MOST_OBJECTS, _MOST_ITEMS = 2_000, 20
 Key = str | int | Callable[[Any], Any] | None
 
 
-def identify(
+class Made(NamedTuple):
+    """The samples of one batch, as a worker tells them: int64 numbers and int32 labels."""
+
+    worker: int
+    numbers: bytes
+    labels: bytes
+    keys: tuple[str, ...] = ()
+    number: int = 0  # of the worker's batches
+    drawn: tuple[tuple[str, int], ...] = ()  # generators that it took numbers of, and their states before
+
+
+def made_of(values: Sequence[Any], indices: Sequence[Any] | None, key: Key, worker: int = 0) -> Made:
+    """Return the samples of a batch, which were made of `indices` if they have any; None stands for a dropped one."""
+    numbers, keys = _identify(values, indices, key)
+    is_there = [value is not None for value in values]
+    labels = np.full(len(values), DROPPED, np.int32)
+    labels[is_there] = _labels_of([value for value in values if value is not None])
+    return Made(worker, numbers.tobytes(), labels.tobytes(), keys)
+
+
+class SampleNotes(BatchNotes):
+    """Note the samples of each batch that this process makes."""
+
+    def __init__(self, fetcher: Any, key: Key) -> None:
+        from torch.utils.data import get_worker_info
+
+        worker = get_worker_info()
+        self._worker = worker.id if worker else 0
+        self._key, self._collates = key, fetcher.auto_collation
+        self._is_map = type(fetcher).__name__ == "_MapDatasetFetcher"
+        self._dataset = fetcher.dataset if self._is_map else None
+        self._batches = 0
+        self._made: Made | None = None
+
+    @guarded
+    def note_fetch(self, indices: Any) -> None:
+        self._indices, self._made = indices, None
+        self._batches += 1
+        # In batches 1, 2, 4, 8 and so on: a generator that is used at all is used in one of them.
+        self._states = generator_states(self._dataset) if self._batches.bit_count() == 1 else {}
+
+    @guarded
+    def note_samples(self, samples: Any) -> None:
+        indices: Any = self._indices if self._is_map else None
+        values = samples
+        if not self._collates:
+            if isinstance(indices, list | tuple):  # the dataset makes batches
+                values = rows_of(samples) or [()] * len(indices)
+            elif self._is_map or not _is_batch(values := rows_of(samples)):
+                values, indices = [samples], [indices] if self._is_map else None
+        self._made = made_of(values, indices, self._key, self._worker)
+
+    @guarded
+    def end(self, indices: Any) -> Made | None:  # noqa: ARG002
+        if self._made is None or not self._states:
+            return self._made
+        drawn = self._states.items() - generator_states(self._dataset).items()
+        return self._made._replace(number=self._batches, drawn=tuple(drawn))
+
+
+def _is_batch(rows: list[Any]) -> bool:
+    """Whether rows are samples, of several fields of which one is more than a number: tokens and labels are not."""
+    if not rows or not isinstance(rows[0], dict | tuple) or len(rows[0]) < 2:
+        return False
+    fields = rows[0].values() if isinstance(rows[0], dict) else rows[0]
+    return any(isinstance(field, str | bytes) or getattr(field, "ndim", 0) >= 1 for field in fields)
+
+
+def note_batches(key: Key, deliver: Callable[[Any, Made], Any] = Carried) -> Callable[[Any], WatchedFetcher]:
+    """Return what notes the batches of this process."""
+    return lambda fetcher: WatchedFetcher(fetcher, SampleNotes(fetcher, key), deliver)
+
+
+def _identify(
     values: Sequence[Any], indices: Sequence[Any] | None, key: Key
 ) -> tuple[Integers, tuple[str, ...]]:
     """Return numbers of samples, int64 [n], and their keys as text, if they have any.
@@ -43,38 +122,33 @@ def identify(
 
 
 def _name(value: Any, key: Key) -> Any:
+    if value is None:
+        return None
     if key is not None:
-        name = key(value) if callable(key) else value[key]
-    else:
-        name = value.get("__key__") if isinstance(value, Mapping) else None
-        if isinstance(name, str) and (shard := value.get("__url__")) is not None:
-            name = f"{shard}:{name}"  # keys may begin anew in each shard
-    if name is None:
-        return content_digest(value)
-    if hasattr(type(name), "item"):
-        return name.item()
-    return name.decode(errors="replace") if isinstance(name, bytes) else name
+        return _plain(key(value) if callable(key) else value[key])
+    name = value.get("__key__") if isinstance(value, Mapping) else None
+    if isinstance(name, str) and (shard := value.get("__url__")) is not None:
+        name = f"{shard}:{name}"  # keys may begin anew in each shard
+    return content_digest(value) if name is None else _plain(name)
 
 
-def labels_of(values: Sequence[Any]) -> npt.NDArray[np.int32]:
+def _plain(value: Any) -> Any:
+    """Return the number of an array or a tensor of one."""
+    return value.item() if hasattr(type(value), "item") and getattr(value, "ndim", 1) == 0 else value
+
+
+def _labels_of(values: Sequence[Any]) -> npt.NDArray[np.int32]:
     """Return labels as people write them, `(image, label)` or in a dictionary; `NO_LABEL` if there is none."""
-    is_plain = {*map(type, values)} == {tuple} and {*map(len, values)} == {2}
-    labels = [value[1] for value in values] if is_plain else []
-    if {*map(type, labels)} != {int}:  # the way for all others takes longer
-        labels = [_label_of(value) for value in values]
+    place: Any = None
+    if all(issubclass(kind, tuple | list) for kind in {*map(type, values)}) and {*map(len, values)} == {2}:
+        place = 1
+    elif all(isinstance(value, Mapping) for value in values):
+        place = next((name for name in _LABEL_FIELDS if all(name in value for value in values)), None)
+    labels = [None if place is None else value[place] for value in values]
+    if {*map(type, labels)} != {int}:
+        labels = [label if type(label) is int else NO_LABEL for label in map(_plain, labels)]
     whole = np.array(labels, np.int64)
-    return np.where(abs(whole) < -NO_LABEL, whole, NO_LABEL).astype(np.int32)
-
-
-def _label_of(value: Any) -> int:
-    label: Any = None
-    if isinstance(value, tuple | list):
-        label = value[1] if len(value) == 2 else None
-    elif isinstance(value, Mapping):
-        label = next((value[name] for name in _LABEL_FIELDS if name in value), None)
-    if hasattr(type(label), "item") and getattr(label, "ndim", 1) == 0:
-        label = label.item()
-    return label if type(label) is int else NO_LABEL
+    return np.where(abs(whole) < -DROPPED, whole, NO_LABEL).astype(np.int32)
 
 
 def glance(batch: Any) -> bytes:
@@ -94,43 +168,38 @@ def content_digest(value: Any) -> int:
 
 
 def _parts(value: Any) -> Iterator[bytes]:
-    array = _as_array(value)
-    if isinstance(value, bytes | str):
-        array = np.frombuffer(value.encode() if isinstance(value, str) else value, np.uint8)
     if isinstance(value, Mapping):
         for name in sorted(value, key=str):
             yield str(name).encode()
             yield from _parts(value[name])
-    elif isinstance(value, tuple | list):
-        are_numbers = len(value) > 1 and all(type(item) in (int, float) for item in value)
-        for item in (np.asarray(value),) if are_numbers else value:
-            yield from _parts(item)
-    elif array is not None:
-        yield f"{array.dtype}{array.shape}".encode()
-        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        whole = len(data) // 8 * 8
-        if whole > 8 * _SUMS:
-            words = data[:whole].view(np.uint64)
-            yield np.add.reduceat(words, np.arange(_SUMS) * len(words) // _SUMS).tobytes()
-            data = data[whole:]
-        yield data.tobytes()
     elif isinstance(value, int | float | complex | np.generic | None):
         yield repr(value).encode()
+    elif (array := _as_array(value)) is not None:
+        yield f"{array.dtype}{array.shape}".encode()
+        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        words = data[: len(data) // 8 * 8].view(np.uint64)
+        if len(words):
+            yield np.add.reduceat(words, np.arange(0, len(words), 1 + len(words) // _SUMS)).tobytes()
+        yield data[8 * len(words) :].tobytes()
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from _parts(item)
     else:  # like no other: who it is cannot be told
         yield os.urandom(8)
 
 
 def _as_array(value: Any) -> "np.ndarray[Any, Any] | None":
-    """Return the array of an array, of a tensor in the CPU's memory, or of a Pillow image; None of anything else."""
+    """Return the array of an array, of text, of numbers, of a tensor in the CPU's memory, or of a Pillow image."""
     kind = type(value)
     if isinstance(value, np.ndarray):
         return value if value.dtype != object else None
-    if (
-        hasattr(kind, "detach")
-        and hasattr(kind, "numpy")
-        and str(value.device) == "cpu"
-        and not value.is_sparse
-    ):
+    if isinstance(value, bytes | str):
+        return np.frombuffer(value.encode() if isinstance(value, str) else value, np.uint8)
+    if isinstance(value, list | tuple):
+        return np.asarray(value) if value and {*map(type, value)} <= {int, float} else None
+    if hasattr(kind, "detach") and hasattr(kind, "numpy"):
+        if str(value.device) != "cpu" or value.is_sparse:
+            return None
         plain = value.detach()
         return (plain.float() if str(plain.dtype) == "torch.bfloat16" else plain).numpy()  # type: ignore[no-any-return]
     return np.asarray(value) if kind.__module__.startswith("PIL.") else None
@@ -154,6 +223,21 @@ def _is_rows(value: Any) -> bool:
     return isinstance(value, list | tuple) or getattr(value, "ndim", 0) >= 1
 
 
+def objects_below(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the objects that a dataset is made of with their names, the nearest first, each once."""
+    waiting, seen = collections.deque([("dataset", value)]), set[int]()
+    while waiting and len(seen) < _MOST_OBJECTS:
+        name, value = waiting.popleft()
+        if id(value) in seen or isinstance(value, type):
+            continue
+        seen.add(id(value))
+        yield name, value
+        if isinstance(value, list | tuple):
+            waiting.extend((f"{name}[{place}]", item) for place, item in enumerate(value[:_MOST_ITEMS]))
+        elif isinstance(attributes := getattr(value, "__dict__", None), dict):
+            waiting.extend((f"{name}.{attribute}", item) for attribute, item in attributes.items())
+
+
 def generator_states(dataset: Any) -> dict[str, int]:
     """Return digests of the states of the random number generators that samples may be made with, by name.
 
@@ -163,21 +247,11 @@ def generator_states(dataset: Any) -> dict[str, int]:
     states["numpy.random"] = content_digest(np.random.get_state(legacy=False))  # noqa: NPY002 - as people use it
     if torch := sys.modules.get("torch"):
         states["torch"] = content_digest(torch.get_rng_state())
-    # The nearest first, each object once.
-    waiting, seen = collections.deque([("dataset", dataset)]), set[int]()
-    while waiting and len(seen) < _MOST_OBJECTS:
-        name, value = waiting.popleft()
-        if id(value) in seen or isinstance(value, type):
-            continue
-        seen.add(id(value))
+    for name, value in objects_below(dataset):
         if isinstance(value, np.random.Generator):
             states[name] = content_digest(value.bit_generator.state)
         elif isinstance(value, random.Random):
             states[name] = hash(value.getstate())
         elif isinstance(value, np.random.RandomState) or (torch and isinstance(value, torch.Generator)):
             states[name] = content_digest(value.get_state())
-        elif isinstance(value, list | tuple):
-            waiting.extend((f"{name}[{place}]", item) for place, item in enumerate(value[:_MOST_ITEMS]))
-        elif isinstance(attributes := getattr(value, "__dict__", None), dict):
-            waiting.extend((f"{name}.{attribute}", item) for attribute, item in attributes.items())
     return states

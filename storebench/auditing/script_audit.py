@@ -3,7 +3,6 @@
 import functools
 import json
 import os
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -47,7 +46,7 @@ class _Auditor(Watcher):
         return bool(self._logs.here())
 
     def write(self, out: str | None) -> int:
-        from storebench.auditing.checks import report_of, starts_differ  # as above
+        from storebench.auditing.checks import reports_of  # as above
 
         ranks, first = [self._logs.here()], None
         if self._starts is not None:
@@ -58,32 +57,18 @@ class _Auditor(Watcher):
                     return 0  # the second start reports
         if rank_count() > 1 and not (ranks := gather("audit", ranks[0])):
             return 0
-        loaders = _by_loader(ranks)
-        if not loaders:
+        reports = reports_of(ranks, first)
+        if not reports:
             say(_NOTHING_SEEN)
             return EXIT_INCONCLUSIVE
-        reports = []
-        for number, logs in enumerate(loaders):
-            trials = () if first is None else starts_differ([*first, []][number], logs[0].told())
-            reports.append(report_of(logs, *trials))
-            say(str(reports[-1]))
+        for report in reports:
+            say(str(report))
         if out is not None:
             Path(out).mkdir(parents=True, exist_ok=True)
             facts = json.dumps([report.as_dict() for report in reports], indent=1)
             write_whole(Path(out, "audit.json"), facts)
         codes = {report.exit_code for report in reports}
         return 1 if 1 in codes else max(codes)
-
-
-def _by_loader(ranks: "list[list[LoaderLog]]") -> "list[list[LoaderLog]]":
-    """Put the logs of each loader together: the same line, as often as it was reached, in every rank that has it."""
-    groups: dict[tuple[str, int], list[LoaderLog]] = {}
-    for logs in ranks:
-        reached = Counter[str]()
-        for log in logs:
-            groups.setdefault((log.facts.name, reached[log.facts.name]), []).append(log)
-            reached[log.facts.name] += 1
-    return list(groups.values())
 
 
 def main() -> None:

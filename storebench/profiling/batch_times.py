@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from storebench.probes.batch_io import IoMeter
-from storebench.profiling.guard import Guard, guarded
+from storebench.profiling.guard import guarded
 from storebench.profiling.stacks import Seen, StackSampler
-from storebench.profiling.watch import Carried
+from storebench.profiling.watch import BatchNotes, Carried, WatchedFetcher
 
 clock = time.monotonic_ns
 
@@ -87,7 +87,7 @@ class BatchTimes(NamedTuple):
         return max(0.0, self.making_s - 1e-9 * (self.dataset_cpu_ns + self.collate_cpu_ns))
 
 
-class BatchTimer(Guard):
+class BatchTimer(BatchNotes):
     """Time the batches that this process makes."""
 
     def __init__(self) -> None:
@@ -110,8 +110,12 @@ class BatchTimer(Guard):
         self._began = now or self._clock.now()
         self._fetching_ns = clock()
 
+    def note_fetch(self, indices: Any) -> None:  # noqa: ARG002
+        if not self.is_busy:
+            self.begin()
+
     @guarded
-    def begin_collate(self) -> None:
+    def note_samples(self, samples: Any) -> None:  # noqa: ARG002
         self._collated = clock(), time.thread_time_ns()
 
     @guarded
@@ -199,29 +203,13 @@ class _TimedSamples:
         return sample
 
 
-class TimedFetcher:
-    """torch's fetcher of batches, timed; `deliver` returns what `fetch` is to return."""
+class TimedFetcher(WatchedFetcher):
+    """torch's fetcher of batches, timed."""
 
     def __init__(self, fetcher: Any, timer: BatchTimer, deliver: Callable[[Any, BatchTimes], Any]) -> None:
-        self._fetcher, self._timer, self._deliver = fetcher, timer, deliver
-        collate = fetcher.collate_fn
         if type(fetcher).__name__ == "_MapDatasetFetcher" and not hasattr(fetcher.dataset, "__getitems__"):
             fetcher.dataset = _TimedSamples(fetcher.dataset, timer)
-
-        def timed_collate(samples: Any) -> Any:
-            timer.begin_collate()
-            return collate(samples)
-
-        fetcher.collate_fn = timed_collate
-
-    def fetch(self, index: Any) -> Any:
-        if not self._timer.is_busy:
-            self._timer.begin()
-        try:
-            batch = self._fetcher.fetch(index)
-        finally:
-            made = self._timer.end(index)
-        return batch if made is None else self._deliver(batch, made)
+        super().__init__(fetcher, timer, deliver)
 
 
 def time_batches() -> Callable[[Any], TimedFetcher]:

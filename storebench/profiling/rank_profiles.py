@@ -17,7 +17,7 @@ def rank_count() -> int:
 
 
 def gather(name: str, mine: Any) -> list[Any]:
-    """Put what this rank tells beside what the node's other ranks do; return it all in the last one, [] before."""
+    """Put what this rank tells beside what the node's other ranks do; return it by rank in the last one, [] before."""
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     # All ranks were started by one process.
     path = Path(tempfile.gettempdir(), f"storebench-{name}-{os.getuid()}-{os.getppid()}-{attempt}.pickle")
@@ -26,14 +26,14 @@ def gather(name: str, mine: Any) -> list[Any]:
             hint = "Set TMPDIR to a folder of your own."
             raise UsageError("this file is another user's", where=str(path), hint=hint)
         fcntl.flock(file, fcntl.LOCK_EX)
-        pickle.dump(mine, file)
+        pickle.dump((int(os.environ["RANK"]), mine), file)
         file.flush()
         file.seek(0)
-        ranks = list[Any]()
+        ranks = dict[int, Any]()
         with contextlib.suppress(EOFError):
             while True:
-                ranks.append(pickle.load(file))  # noqa: S301 - of this user's own ranks
+                ranks.update([pickle.load(file)])  # noqa: S301 - of this user's own ranks
         if len(ranks) < rank_count():
             return []
         path.unlink()
-    return ranks
+    return [ranks[rank] for rank in sorted(ranks)]

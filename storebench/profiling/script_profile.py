@@ -65,7 +65,7 @@ def _conclude_ranks(report: ProfileReport) -> None:
     number = int(os.environ["RANK"])
     times = f"{1e3 * report.step_s:,.2f} ms per step, waiting {1e3 * report.wait_s:,.2f} ms"
     say(f"storebench profile: rank {number}: {times}")
-    ranks = sorted(gather("profile", (number, report.wait_s, report.step_s, str(report))))
+    ranks = gather("profile", (number, report.wait_s, report.step_s, str(report)))
     if not ranks:
         return
     slow, longest_s, step_s, verdict = max(ranks, key=lambda rank: rank[1])

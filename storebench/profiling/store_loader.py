@@ -1,13 +1,11 @@
 """Watch `storebench.Loader`, whose iterator is its own."""
 
 import contextlib
-import functools
 from collections.abc import Iterator
 from typing import Any
 
 from storebench.loading.torch_loader import Loader
 from storebench.profiling.loops import loops
-from storebench.profiling.recorder import Recorder
 from storebench.profiling.watch import asking
 
 
@@ -15,13 +13,7 @@ def _iterate_watched(loader: Loader) -> Iterator[Any]:
     recorder = None if asking.watches else loops.recorder_of(loader)
     with recorder.beginning() if recorder else contextlib.nullcontext():
         batches = _iterate(loader)
-    return _watched(recorder, batches) if recorder else batches
-
-
-def _watched(recorder: Recorder, batches: Iterator[Any]) -> Iterator[Any]:
-    with contextlib.suppress(StopIteration):
-        while True:
-            yield recorder.next(functools.partial(next, batches))
+    return recorder.batches(batches) if recorder else batches
 
 
 # This module is imported after the loader's.

@@ -96,9 +96,52 @@ class Watch(Guard):
             asking.watches.pop()
         return batch
 
+    def batches(self, batches: Iterator[_Batch]) -> Iterator[_Batch]:
+        """Yield the batches of an epoch that has begun."""
+        with contextlib.suppress(StopIteration):
+            while True:
+                yield self.next(functools.partial(next, batches))
+
 
 # Asked in turn for the watch of a loader that an epoch begins of, before the profiler is.
 watchers: list[Callable[[Any], Watch | None]] = []
+
+
+class BatchNotes(Guard):
+    """Notes what each batch that this process makes comes with."""
+
+    def note_fetch(self, indices: Any) -> None:
+        """Note that a batch is fetched, by the indices of its samples if they have any."""
+
+    def note_samples(self, samples: Any) -> None:
+        """Note the samples of a batch before they are collated."""
+
+    def end(self, indices: Any) -> Any:
+        """Return what the batch comes with; None if that is not known."""
+        raise NotImplementedError
+
+
+class WatchedFetcher:
+    """torch's fetcher of batches; `deliver` returns what `fetch` is to return, of a batch and what it comes with."""
+
+    def __init__(self, fetcher: Any, notes: BatchNotes, deliver: Callable[[Any, Any], Any]) -> None:
+        self._fetcher, self._notes, self._deliver = fetcher, notes, deliver
+        collate = fetcher.collate_fn
+
+        # A reference to this object would keep the dataset longer than the script's own program does.
+        def watched_collate(samples: Any) -> Any:
+            notes.note_samples(samples)
+            return collate(samples)
+
+        fetcher.collate_fn = watched_collate
+
+    def fetch(self, indices: Any) -> Any:
+        self._notes.note_fetch(indices)
+        try:
+            batch = self._fetcher.fetch(indices)
+        finally:
+            made = self._notes.end(indices)
+        return batch if made is None else self._deliver(batch, made)
 
 
 class Carried:

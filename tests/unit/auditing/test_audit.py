@@ -18,6 +18,7 @@ from benchmarks.audit_cases import (
     FAULTY,
     SOUND,
     Images,
+    InPlace,
     Make,
     Noisy,
     OwnGenerator,
@@ -140,10 +141,22 @@ def test_a_key_tells_who_augmented_samples_are() -> None:
 
 
 def test_drawn_labels_and_equal_contents_are_doubts() -> None:
-    assert storebench.audit(load(Rotated(), shuffle=True)).exit_code == 4
+    torch.manual_seed(0)  # so that samples are replaced in batches in which generators are looked at
+    for labels_drawn in (Rotated(), InPlace(next_one=False)):
+        report = storebench.audit(load(labels_drawn, shuffle=True))
+        assert (report.faults, report.exit_code) == ((), 4)
     alike = load(Stream())
     alike.dataset._sample = lambda index: torch.tensor([max(index, 100)])  # type: ignore[attr-defined]
     assert storebench.audit(alike).exit_code == 4
+
+
+@pytest.mark.parametrize(("shuffles", "code"), [(True, 4), (False, 0)])
+def test_whether_epochs_of_a_shuffle_differ_cannot_be_told_of_one(shuffles: bool, code: int) -> None:
+    report = storebench.audit(load(Images(), shuffle=shuffles), epochs=1)
+    assert (report.faults, report.exit_code) == ((), code)
+    assert report.as_dict()["exit_code"] == code
+    with torch.no_grad():
+        assert storebench.audit(load(Images(), shuffle=shuffles), epochs=1).exit_code == 0
 
 
 def test_a_key_tells_which_samples_are_in_both_loaders() -> None:
