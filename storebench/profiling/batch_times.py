@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from storebench.probes.batch_io import IoMeter
 from storebench.profiling.guard import guarded
+from storebench.profiling.operations import Operations
 from storebench.profiling.stacks import Seen, StackSampler
 from storebench.profiling.watch import BatchNotes, Carried, WatchedFetcher
 
@@ -100,6 +101,7 @@ class BatchTimer(BatchNotes):
         self.begin()
         self.is_busy = False
         self._sampler = StackSampler(lambda: self.is_busy)
+        self.operations = Operations(self._sampler)
 
     @guarded
     def begin(self, now: Moment | None = None) -> None:
@@ -113,15 +115,18 @@ class BatchTimer(BatchNotes):
     def note_fetch(self, indices: Any) -> None:  # noqa: ARG002
         if not self.is_busy:
             self.begin()
+        self.operations.begin()
 
     @guarded
     def note_samples(self, samples: Any) -> None:  # noqa: ARG002
+        self.operations.end()
         self._collated = clock(), time.thread_time_ns()
 
     @guarded
     def end(self, indices: Any = None) -> BatchTimes:
         """End a batch of samples that were asked for by these indices."""
         self.is_busy = False
+        self.operations.end()
         began, ended = self._began, self._clock.now()
         self.ended = ended
         collated_ns, collated_cpu_ns = self._collated or (ended.ns, ended.thread_cpu_ns)
@@ -156,6 +161,7 @@ class BatchTimer(BatchNotes):
     def stop(self) -> Seen:
         """Stop timing; return what was seen and no batch has told."""
         self.is_busy = False
+        self.operations.stop()
         self._sampler.stop()
         self._meter.end()
         self._clock.close()

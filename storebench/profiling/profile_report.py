@@ -11,6 +11,7 @@ from storebench.plain_text import plain
 from storebench.probes.machine import counts_reads, mount_of
 from storebench.profiling.batch_times import BatchTimes
 from storebench.profiling.memory import MemoryReport
+from storebench.profiling.operations import DECODING
 from storebench.profiling.recorder import Recorder
 from storebench.profiling.stacks import CodeLine
 from storebench.settings.words import Limit
@@ -18,7 +19,9 @@ from storebench.units import number_of, rounded_bytes
 
 # Of fewer looks, the shares of lines are too rough to stand beside measured times.
 LEAST_LOOKS = 30
-_SHOWN_LINES, _MOST_LINES = 2, 12
+_SHOWN_LINES, _SHOWN_OPERATIONS, _MOST_LINES = 2, 5, 12
+# Converting is advised if the loop would be this many times as fast without decoding.
+_PAYS = 1.10
 # A share of the time below this is not shown.
 _SHOWN_FRAC = 0.01
 # The folder of the files has this share of those of their kind that were seen open.
@@ -56,6 +59,16 @@ _DECODING = (
     Limit.WORKERS,
     Limit.LOADER,
 )
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An operation of making a batch: its share, its seconds, and how many times as fast the loop is without it."""
+
+    name: str
+    share: float
+    seconds: float
+    gain: float
 
 
 @dataclass(frozen=True)
@@ -134,6 +147,8 @@ class ProfileReport:
     worker_start_s: float | None = None
     startup_s: float = 0.0
     stall_s: float = 0.0
+    operations: tuple[Operation, ...] = ()  # the most expensive first
+    decoding: float | None = None  # the gain without it
     looks: int = 0  # at the line that makes a batch
     hot: tuple[HotLine, ...] = ()
     folder: str = ""  # of nearly all files that the dataset opened
@@ -150,16 +165,25 @@ class ProfileReport:
     @property
     def remedy(self) -> str:
         """What to try."""
+        if self.bound is Limit.TRANSFORM and self.operations:
+            name = self.operations[0].name
+            cheaper = "a faster decoder" if name == DECODING else f"a cheaper {name}"
+            return f"{cheaper}, or images stored smaller or decoded" if self.pays_converting else cheaper
         return self.advice or _REMEDIES[self.bound].format(self)
+
+    @property
+    def pays_converting(self) -> bool:
+        """Whether a store of decoded images may gain a tenth."""
+        return self.decoding is None or self.decoding >= _PAYS
 
     def __str__(self) -> str:
         above, below = list(self._lines()), list(self._lines_below())
-        most = min(_SHOWN_LINES, _MOST_LINES - len(above) - len(below))
+        most = max(0, min(_SHOWN_LINES, _MOST_LINES - len(above) - len(below)))
         hot = [
             f"  {line.share:.0%} in {Path(line.file).name}:{line.line}  {line.text[:70]}"
             for line in self.hot[: most if self.looks >= LEAST_LOOKS else 0]
         ]
-        return "\n".join(map(plain, (*above, *hot, *below)))
+        return "\n".join(map(plain, (*above, *hot, *below)[:_MOST_LINES]))
 
     def _lines(self) -> Iterator[str]:
         if not self.total_s:
@@ -185,6 +209,10 @@ class ProfileReport:
             yield _times(f"per batch, {workers}" if self.workers else "per batch", self.parts_s)
         if self.shares:
             yield _row("making batches", {name: f"{share:.0%}" for name, share in self.shares.items()})
+        if self.operations:
+            first, shown = self.operations[0], self.operations[:_SHOWN_OPERATIONS]
+            shares = ", ".join(f"{row.name} {row.share:.0%}" for row in shown)
+            yield f"  operations: {shares}; without {first.name} at most {first.gain:.2f} times as fast"
         if notes := "; ".join(self._notes()):
             yield f"  {notes}"
 
@@ -205,6 +233,16 @@ class ProfileReport:
         if self.by_workers:
             factors = {f"{count}": f"{factor:.2f} times" for count, factor in self.by_workers.items()}
             yield _row("as fast by workers (predicted)", factors)
+        if self.folder:
+            yield f"  {self.folder}: from devices {rounded_bytes(self.device_bytes or 0.0)} per batch"
+        if self.suffix in _CONVERTED and self.bound in _DECODING:
+            gain = f"without decoding at most {self.decoding:.2f} times as fast: " if self.decoding else ""
+            command = f"storebench run --dataset {shlex.quote(self.folder)}"
+            yield f"  converting these files: {gain}{command if self.pays_converting else 'it does not pay'}"
+        if self.memory and self.memory.samples:
+            yield from (f"  {line}" for line in self.memory.lines())
+        if self.unseen:
+            yield f"  not seen: {'; '.join(self.unseen)}"
         waits = {"first batch": f"{self.first_batch_s:.2f} s"}
         if self.worker_start_s is not None:
             waits["of it workers' start"] = f"{self.worker_start_s:.2f} s"
@@ -213,14 +251,6 @@ class ProfileReport:
         if self.prefetched and self.ready_batches is not None:
             waits["batches ready"] = f"{self.ready_batches:.1f} of {self.prefetched}"
         yield _row("waits", waits)
-        if self.folder:
-            yield f"  {self.folder}: from devices {rounded_bytes(self.device_bytes or 0.0)} per batch"
-        if self.suffix in _CONVERTED and self.bound in _DECODING:
-            yield f"  what converting these files brings: storebench run --dataset {shlex.quote(self.folder)}"
-        if self.memory and self.memory.samples:
-            yield from (f"  {line}" for line in self.memory.lines())
-        if self.unseen:
-            yield f"  not seen: {'; '.join(self.unseen)}"
 
 
 def _times(title: str, seconds: Mapping[str, float | None]) -> str:
@@ -281,6 +311,8 @@ def unseen_of(recorder: Recorder, folder: str, *, is_inside_seen: bool) -> Itera
         yield "the inside of the loader (a thread reads its batches ahead)"
     elif not is_inside_seen:
         yield "the inside of the loader (batches came without times)"
+    elif recorder.seen.unclocked and not recorder.seen.operations:
+        yield f"operations: {next(iter(recorder.seen.unclocked))}"
     filesystem = mount_of(folder).fstype if Path(folder).is_dir() else ""
     if folder and not counts_reads(filesystem):
         yield f"reads from devices (not counted on {filesystem})"

@@ -176,7 +176,7 @@ class Recorder(Watch):
             return
         self._made = made
         if made.told is not None:
-            self._see(made.told.seen)
+            self.seen.add(made.told.seen)
 
     @guarded
     def note_batch(self, batch: Any) -> None:
@@ -229,7 +229,7 @@ class Recorder(Watch):
 
     def _stop_timer(self) -> None:
         if self.timer is not None:
-            self._see(self.timer.stop())
+            self.seen.add(self.timer.stop())
             self.timer = None
 
     @property
@@ -251,11 +251,6 @@ class Recorder(Watch):
             return self.timer.ended
         self._clock = self._clock or ThreadClock()
         return self._clock.now()
-
-    def _see(self, seen: Seen) -> None:
-        self.seen.lines.update(seen.lines)
-        self.seen.files.update(seen.files)
-        self.seen.waits.update(seen.waits)
 
 
 def _children_cpu_s() -> float:

@@ -12,7 +12,7 @@ import traceback
 import types
 from collections import Counter
 from collections.abc import Callable
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 _EVERY_S = 0.05
 # Looks at the line for one at the files, whose many short calls take the interpreter lock from the loop each time.
@@ -39,22 +39,28 @@ class CodeLine(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """How often lines and open files were seen, and how often the thread waited for a device ("io")."""
+    """How often lines, open files, waits for a device ("io") and operations were seen, and why no operations were."""
 
     lines: Counter[CodeLine]
     files: Counter[str]
     waits: Counter[str]
+    operations: Counter[str]
+    unclocked: Counter[str]
 
     @classmethod
     def nothing(cls) -> Self:
-        return cls(Counter(), Counter(), Counter())
+        return cls(*(Counter[Any]() for _ in cls._fields))
+
+    def add(self, other: "Seen") -> None:
+        for counts, others in zip(self, other, strict=True):
+            counts.update(others)  # type: ignore[attr-defined]
 
 
 class StackSampler:
     """Sample one thread while it is busy, until `stop`."""
 
     def __init__(self, is_busy: Callable[[], bool]) -> None:
-        self._seen = Seen.nothing()
+        self.seen = Seen.nothing()
         self._is_busy = is_busy
         self._thread_id, self._native_id = threading.get_ident(), threading.get_native_id()
         self._ended = threading.Event()
@@ -65,7 +71,7 @@ class StackSampler:
 
     def take(self) -> Seen:
         """Return the looks since the last call."""
-        seen, self._seen = self._seen, Seen.nothing()
+        seen, self.seen = self.seen, Seen.nothing()
         return seen
 
     def _run(self) -> None:
@@ -77,7 +83,7 @@ class StackSampler:
                 with contextlib.suppress(OSError):  # too many are open, or there is no /proc
                     # It sleeps uninterruptibly, as for a block device or a page of a file.
                     with open(f"/proc/self/task/{self._native_id}/stat", "rb") as file:  # noqa: PTH123 - faster
-                        self._seen.waits["io"] += file.read().rpartition(b")")[2].split()[0] == b"D"
+                        self.seen.waits["io"] += file.read().rpartition(b")")[2].split()[0] == b"D"
                     if next(looks) % _FILES_EVERY == 0:
                         self._see_files()
             pause_s = max(_EVERY_S, _REST * (time.thread_time() - began))
@@ -93,7 +99,7 @@ class StackSampler:
         )
         frame = next((frame for frame in frames if is_users(frame)), innermost)
         calls = f"{os.path.basename(innermost.f_code.co_filename)} {innermost.f_code.co_name}"  # noqa: PTH119
-        self._seen.lines[CodeLine(frame.f_code.co_filename, frame.f_lineno, calls)] += 1
+        self.seen.lines[CodeLine(frame.f_code.co_filename, frame.f_lineno, calls)] += 1
 
     def _see_files(self) -> None:
         for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - a Path for each would take longer
@@ -101,7 +107,7 @@ class StackSampler:
                 path = os.readlink(f"/proc/self/fd/{name}")  # noqa: PTH115
                 mode = fcntl.fcntl(int(name), fcntl.F_GETFL) & os.O_ACCMODE
                 if path.startswith("/") and mode == os.O_RDONLY and not path.startswith(_NOT_DATA):
-                    self._seen.files[path] += 1
+                    self.seen.files[path] += 1
 
 
 def is_users(frame: types.FrameType) -> bool:

@@ -7,15 +7,17 @@ from the recorded times of steps and batches, replayed at other costs.
 import dataclasses
 import re
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 from storebench.profiling.batch_times import BatchTimes
 from storebench.profiling.costs import NEARLY_NONE, SECOND, Costs, costs_of, mean, mean_s
+from storebench.profiling.operations import COLLATE, DECODING
 from storebench.profiling.profile_report import (
     LEAST_LOOKS,
+    Operation,
     ProfileReport,
     SlowSamples,
     home_of,
@@ -61,6 +63,8 @@ _REPEATED = {
         rf"^(?!.*\b(?!(?:{_PLAIN_CALLS})\()\w+\().*\bfor\b.+\bin\b"
     ),
 }
+# A smaller share of making a batch is no row of its operations.
+_LEAST_SHARE = 0.01
 # What to do about an iterator for each step.
 _KEEP = "keep the iterator: each iter(loader) starts an epoch, and its workers"
 
@@ -260,6 +264,23 @@ class _Candidate(NamedTuple):
     advice: str = ""  # in place of the limit's own
 
 
+def _operations(case: "_Case") -> Iterator[Operation]:
+    """Return the operations of making a batch, the most expensive first, and the gains without them."""
+    made, ticks = case.steps.made, case.recorder.seen.operations
+    if not made or ticks.total() < LEAST_LOOKS:
+        return
+    dataset_s = mean_s(batch.dataset_ns for batch in made)
+    collate_s = mean_s(batch.ended_ns - batch.collated_ns for batch in made)
+    times_s = {name: dataset_s * count / ticks.total() for name, count in ticks.items()} | {
+        COLLATE: collate_s
+    }
+    for name, seconds in sorted(times_s.items(), key=lambda row: -row[1]):
+        parts = (Limit.COLLATE,) if name == COLLATE else (Limit.TRANSFORM, Limit.WAITING)
+        left = 0.0 if name == COLLATE else 1.0 - seconds / dataset_s
+        if (share := seconds / (dataset_s + collate_s)) >= _LEAST_SHARE:
+            yield Operation(name, share, seconds, case.without(*parts, share=left))
+
+
 @dataclass(frozen=True)
 class _Case:
     """The evidence that limits are judged by."""
@@ -412,6 +433,8 @@ def _judged(case: _Case) -> ProfileReport:
     return dataclasses.replace(
         report,
         bound=limit.bound,
+        operations=(operations := tuple(_operations(case))),
+        decoding=next((row.gain for row in operations if row.name == DECODING), 1.0) if operations else None,
         gain=limit.gain,
         advice=limit.advice,
         workers_needed=None if is_opaque else case.needed,

@@ -54,6 +54,7 @@ class Loop:
     slow: int = 0  # every so many batches have a slow sample
     slow_s: float = 0.0
     slow_cpu: bool = False  # whether that computes
+    operations: Mapping[str, int] = field(default_factory=dict)  # ticks
 
     def recorder(self, folder: Path) -> Recorder:
         """Return what a recorder would have seen."""
@@ -61,6 +62,8 @@ class Loop:
         recorder.workers, recorder.batch_size, recorder.persists = self.workers, self.batch, self.persists
         recorder.prefetched, recorder.cores = self.workers * self.prefetch_factor, 2
         recorder.epochs, recorder.tensors, recorder.makes = self.epochs, self.tensors, self.is_generator
+        recorder.seen.operations.update(self.operations)
+        recorder.seen.files[str(folder / "photo.jpg")] = 1
         if self.line:
             (folder / "train.py").write_text(self.line + "\n")
             last = len(self.line.splitlines())
@@ -347,6 +350,38 @@ PREDICTED: dict[str, tuple[Loop, dict[int, float]]] = {
 def test_what_other_workers_gain_is_predicted(name: str, tmp_path: Path) -> None:
     loop, gains = PREDICTED[name]
     assert report(loop, tmp_path).by_workers == pytest.approx(gains, rel=0.03)
+
+
+PHOTOS = {"decoding": 30, "reading": 5, "Erase": 65}
+# The gains without operations, and whether converting is advised.
+WORTH: dict[str, tuple[Loop, dict[str, float], bool]] = {
+    "an expensive transform": (
+        Loop(dataset_s=0.040, loop_s=0.004, operations=PHOTOS),
+        {"Erase": 1 / 0.35, "decoding": 1 / 0.7, "reading": 1 / 0.95},
+        True,
+    ),
+    "little decoding": (
+        Loop(dataset_s=0.040, loop_s=0.004, operations=PHOTOS | {"decoding": 5}),
+        {"Erase": 5.0, "decoding": 75 / 70, "reading": 75 / 70},
+        False,
+    ),
+    "no decoding": (
+        Loop(dataset_s=0.040, loop_s=0.004, operations={"reading": 50, "Erase": 50}),
+        {"Erase": 2.0, "reading": 2.0},
+        False,
+    ),
+    "nothing seen": (Loop(dataset_s=0.040, loop_s=0.004), {}, True),
+}
+
+
+@pytest.mark.parametrize("name", WORTH)
+def test_what_an_operation_is_worth_is_predicted(name: str, tmp_path: Path) -> None:
+    loop, gains, converts = WORTH[name]
+    verdict = report(loop, tmp_path)
+    found = {row.name: row.gain for row in verdict.operations if row.name != "collate"}
+    assert found == pytest.approx(gains, rel=0.03)
+    assert verdict.pays_converting == converts
+    assert ("storebench run" in str(verdict)) == converts
 
 
 def test_unusual_steps_are_told(tmp_path: Path) -> None:

@@ -1,0 +1,239 @@
+"""Which operation takes the time of making samples: a timer signals the thread that makes them, and its stack is read.
+
+Python runs a handler in the main thread at its next check, which is at the end of the call in C in which the signal
+came. So a call that keeps the interpreter's lock counts like one that releases it, and like Python code.
+"""
+
+import ctypes
+import dis
+import functools
+import random
+import re
+import signal
+import struct
+import threading
+import time
+import traceback
+import types
+from typing import Any
+
+from storebench.profiling.guard import Guard, guarded
+from storebench.profiling.stacks import LIBRARIES, WATCHERS, StackSampler
+
+DECODING, READING, COLLATE, _CONVERTING = "decoding", "reading", "collate", "converting"
+# Functions of libraries, by their file and name, and functions in C, by their name.
+_KNOWN = {
+    r".*/PIL/Image\.py:open|.*/pathlib.*:(open|read_bytes)|.*/torchvision/io/image\.py:read_file": READING,
+    r".*/(h5py|zarr)/.*|.*/numpy/lib/.*npyio.*:load|.*/torch/serialization\.py:load": READING,
+    r"open|read|readinto|pread": READING,
+    r".*/PIL/ImageFile\.py:load|.*/torchvision/io/image\.py:.*|.*/imageio/v[23]\.py:.*": DECODING,
+    r".*/datasets/features/image\.py:decode_example|.*/turbojpeg.*:decode.*": DECODING,
+    r"imread|imdecode|decode_jpeg|decode_image": DECODING,
+    r".*/PIL/Image\.py:convert": _CONVERTING,  # a step of a pipeline, or the end of decoding
+}
+# Functions in which a dataset makes a sample, and those that call an object.
+_MAKES = ("__getitem__", "__getitems__", "__iter__", "__next__", "<listcomp>", "<genexpr>", "fetch")
+_CALLS = ("__call__", "forward", "_wrapped_call_impl", "_call_impl")
+_SIGNAL = getattr(signal, "SIGRTMIN", -13) + 13
+_EVERY_NS = 10_000_000
+_MONOTONIC, _SIGEV_THREAD_ID, _ABSOLUTE = 1, 4, 1
+
+# These calls keep the interpreter's lock.
+_C = ctypes.PyDLL(None)
+clock = time.monotonic_ns
+
+
+class _Function:
+    """What is known of a function from its code."""
+
+    def __init__(self, code: types.CodeType) -> None:
+        self.code = code  # kept, so that no other has its id
+        self.watches = code.co_filename.startswith(WATCHERS)
+        self.is_library = code.co_filename.startswith(LIBRARIES)
+        self.known = _known(f"{code.co_filename}:{code.co_name}")
+        self.name = code.co_qualname.rpartition("<locals>.")[2]
+        self.is_method = code.co_varnames[:1] == ("self",)
+        # Whether its variables can be read without a change of what its own `locals()` returned.
+        self.is_readable = {"locals", "vars", "eval", "exec"}.isdisjoint(code.co_names)
+        self.begin = code.co_code.find(bytes([dis.opmap["RESUME"], 0]))
+
+    @functools.cached_property
+    def calls(self) -> dict[int, str]:
+        """The name that each call calls: loading it and calling it begin at the same column."""
+        loaded: dict[Any, str] = {}
+        calls: dict[int, str] = {}
+        for step in dis.get_instructions(self.code):
+            place = step.positions and (step.positions.lineno, step.positions.col_offset)
+            if step.opname.startswith("LOAD_"):
+                loaded[place] = str(step.argval)
+            elif "CALL" in step.opname:
+                calls[step.offset] = loaded.get(place, "")
+        return calls
+
+
+_functions: dict[int, _Function] = {}
+_Call = tuple[types.FrameType, _Function]
+
+
+@functools.cache
+def _known(function: str) -> str:
+    return next((name for pattern, name in _KNOWN.items() if re.fullmatch(pattern, function)), "")
+
+
+def _steps_of(owner: object) -> dict[int, Any]:
+    """Return the callables in the lists of an object, by their ids."""
+    try:
+        attributes: dict[str, Any] = object.__getattribute__(owner, "__dict__")
+    except AttributeError:
+        return {}
+    lists = [value for value in attributes.values() if type(value) in (list, tuple) and value]
+    if any(kind.__name__ == "Sequential" for kind in type(owner).__mro__):
+        lists.append([*attributes.get("_modules", {}).values()])
+    return {id(step): step for steps in lists if all(map(callable, steps)) for step in steps}
+
+
+def _name_of(step: Any) -> str:
+    function = step.func if isinstance(step, functools.partial) else step
+    is_function = isinstance(function, types.FunctionType | types.BuiltinFunctionType | types.MethodType)
+    return str(function.__name__) if is_function else type(step).__name__
+
+
+class Operations(Guard):
+    """Counts ticks of a clock by the operation of making samples in this process's main thread.
+
+    The ticks are moments at irregular distances; all those within one call count for it.
+    """
+
+    _active: "Operations | None" = None
+
+    def __init__(self, sampler: StackSampler) -> None:
+        self._sampler, self._home = sampler, ""
+        self._timer: ctypes.c_void_p | None = None
+        self._random = random.Random(7).random
+        self._due_ns, self._left_ns = 0, _EVERY_NS
+
+    @guarded
+    def begin(self) -> None:
+        if Operations._active is None:  # this is no loader inside of a dataset
+            if reason := self._hindrance():
+                self._sampler.seen.unclocked[reason] += 1
+                return
+            Operations._active = self
+            self._due_ns = clock() + self._left_ns
+            self._set(self._due_ns)
+
+    @guarded
+    def end(self) -> None:
+        if Operations._active is self:
+            self._set(0)
+            self._left_ns = max(1, self._due_ns - clock())
+            Operations._active = None
+
+    @guarded
+    def stop(self) -> None:
+        self.end()
+        if self._timer is not None:
+            _C.timer_delete(self._timer)
+            self._timer = None
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main and Operations._active is None and signal.getsignal(_SIGNAL) is _tick:
+            signal.signal(_SIGNAL, signal.SIG_IGN)  # drops one that waits
+            signal.signal(_SIGNAL, signal.SIG_DFL)
+
+    def _hindrance(self) -> str:
+        """Have this thread signalled, and return why it cannot be."""
+        if _SIGNAL <= 0 or not hasattr(_C, "timer_create"):
+            return "there are no timers of Linux"
+        if threading.current_thread() is not threading.main_thread():
+            return "samples are not made in the main thread"
+        handler = signal.getsignal(_SIGNAL)
+        if handler is not _tick:
+            if handler is not signal.SIG_DFL or _SIGNAL in signal.pthread_sigmask(signal.SIG_BLOCK, ()):
+                return f"the program uses signal {_SIGNAL}"
+            signal.signal(_SIGNAL, _tick)
+            signal.siginterrupt(_SIGNAL, False)
+        if self._timer is None:
+            timer, thread = ctypes.c_void_p(), threading.get_native_id()
+            asked = struct.pack("@Piii44x", 0, _SIGNAL, _SIGEV_THREAD_ID, thread)
+            if _C.timer_create(_MONOTONIC, asked, ctypes.byref(timer)):
+                return "the kernel has no more timers"
+            self._timer = timer
+        return ""
+
+    def _set(self, due_ns: int) -> None:
+        """Have one signal sent at a moment; none at 0."""
+        _C.timer_settime(self._timer, _ABSOLUTE, struct.pack("@4l", 0, 0, *divmod(due_ns, 10**9)), None)
+
+    def see(self, frame: types.FrameType | None) -> None:
+        """Count the ticks until now for the operation in a frame; the time that this takes has no ticks."""
+        began_ns, ticks = clock(), 0
+        while self._due_ns <= began_ns:
+            ticks += 1
+            self._due_ns += int(_EVERY_NS * (0.5 + self._random()))
+        if ticks and (name := self._operation(frame)):
+            self._sampler.seen.operations[name] += ticks
+        self._due_ns += clock() - began_ns
+        self._set(self._due_ns)
+
+    def _operation(self, innermost: types.FrameType | None) -> str:
+        """Return the name of the operation in a stack."""
+        stack, frame = list[_Call](), innermost
+        while frame is not None:
+            code = frame.f_code
+            function = _functions.get(id(code)) or _functions.setdefault(id(code), _Function(code))
+            if function.watches:
+                break
+            stack.append((frame, function))
+            frame = frame.f_back
+        has_begun = bool(stack) and stack[0][0].f_lasti == stack[0][1].begin  # its caller took the time
+        del stack[:has_begun]
+        if not stack:
+            return self._home
+        known = [function.known for _, function in reversed(stack) if function.known]
+        if not has_begun:
+            known += filter(None, [_known(stack[0][1].calls.get(stack[0][0].f_lasti, ""))])
+        if sure := [name for name in known if name != _CONVERTING]:
+            return sure[0]
+        step, self._home, name = _placed(stack)
+        return step or (DECODING if known else name)
+
+
+def _placed(stack: list[_Call]) -> tuple[str, str, str]:
+    """Return the step of a pipeline, the dataset's own function, and the one that this calls, or itself."""
+    (home, own_function), owner, last, step = stack[-1], None, None, None
+    inside: tuple[_Function, object] | None = None
+    steps: dict[int, Any] = {}
+    for frame, function in reversed(stack):
+        values = frame.f_locals if function.is_readable and (function.is_method or steps) else {}
+        own = values.get("self") if function.is_method else None
+        if inside is None and (function.code.co_name in _MAKES or (own is not None and own is owner)):
+            home, own_function, owner = frame, function, owner if own is None else own
+        elif inside is None or (inside[0].is_library and not function.is_library):
+            inside = function, own
+        if own is not None and own is not last:
+            steps |= _steps_of(own)
+            last = own
+        if steps:
+            step = next((steps[id(value)] for value in values.values() if id(value) in steps), step)
+    name = own_function.name
+    if inside is not None:
+        called, own = inside
+        is_librarys = called.is_library and not own_function.is_library
+        name = (is_librarys and own_function.calls.get(home.f_lasti)) or called.name
+        if own is not None and called.code.co_name in _CALLS:
+            name = type(own).__name__
+    return "" if step is None else _name_of(step), own_function.name, name
+
+
+def _tick(_number: int, frame: types.FrameType | None) -> None:
+    operations = Operations._active  # noqa: SLF001
+    if operations is None:
+        return
+    try:
+        operations.see(frame)
+    except Exception as error:
+        # A handler of the program, which Python may call in here, raises an error of the program.
+        files = {frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)}
+        if not files <= {__file__, dis.__file__}:
+            raise
+        operations.has_failed = True
