@@ -3,6 +3,7 @@
 This module alone decides. The terminal, the page, Markdown, JSON and notebooks show the same `Answer`.
 """
 
+import dataclasses
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from storebench.analysis.labels import (
     condition_label,
     dataset_label,
     duration,
+    machine_words,
     not_held,
     number,
     origin_words,
@@ -57,6 +59,8 @@ class Answer:
     changes: tuple[str, ...] = ()
     command: str = ""
     """The command that converts all images into the choice; "" if there is nothing to convert."""
+    machines: "Mapping[str, Answer]" = dataclasses.field(default_factory=dict)
+    """That of each machine, if there are several; all else is the first one's."""
 
     @property
     def base(self) -> CellSummary | None:
@@ -220,6 +224,45 @@ def answer(
         ),
         changes=tuple(changes),
         command=command if taken else "",
+    )
+
+
+def answer_by_machine(
+    panels: Sequence[Panel],
+    cells: Sequence[CellSummary],
+    roofs: Sequence[Roofline],
+    limits: Mapping[tuple[str, str], Bottleneck],
+    named: Sequence[Accelerator],
+    ranks: str,
+) -> Answer:
+    """Return the answer; on several machines, the choice for each, after what is said of their ranks."""
+    machines = {cell.machine: cell for cell in reversed(cells)}
+    if len(machines) < 2:
+        return answer(panels, cells, roofs, limits, named)
+    answers, advice = dict[str, Answer](), dict[str, list[str]]()
+    for machine in sorted(machines):
+        its = [panel for panel in panels if panel.first.machine == machine]
+        told = answer(its, [cell for cell in cells if cell.machine == machine], roofs, limits, named)
+        base, answers[machine] = told.choices[0].label if told.choices else "", told
+        keeps = bool(base) and f"keep {base}".lower() in told.sentence.lower()
+        words = (
+            f"use {told.best.label}"
+            if told.is_taken and told.best
+            else f"keep {base}"
+            if keeps
+            else "undecided"
+        )
+        advice.setdefault(words, []).append(machine)
+    first, each = next(iter(answers.values())), [f"{', '.join(on)}: {words}" for words, on in advice.items()]
+    return dataclasses.replace(
+        first,
+        sentence=f"{ranks}{'; '.join(each)}.",
+        conditions="; ".join(f"{machine}: {machine_words(machines[machine])}" for machine in answers) + ".",
+        lines=tuple(f"{machine}: {told.sentence} {told.conditions}" for machine, told in answers.items()),
+        table=None,
+        changes=(),
+        command=first.command if len(advice) == 1 else "",
+        machines=answers,
     )
 
 

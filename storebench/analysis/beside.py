@@ -182,9 +182,11 @@ def machine_tables(cells: Sequence[CellSummary]) -> tuple[str, list[Table]]:
                 within.append(row)
     if not rates:
         return "", []
-    told = f"ranks change: {', '.join(dict.fromkeys(changed[:2]))}" if changed else "no decided rank changes"
+    names = list(dict.fromkeys(changed))
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    told = f"Ranks change: {names[0]}{more}. " if names else "No decided rank changes. "
     ratios_within = beside("Ratios within each machine, changed ranks first", "setting", machines, within)
-    return f"Machines {', '.join(machines)}: {told}.", [ratios_within, _differences(cells), *rates]
+    return told, [ratios_within, _differences(cells), *rates]
 
 
 def _differences(cells: Iterable[CellSummary]) -> Table:

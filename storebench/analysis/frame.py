@@ -81,14 +81,14 @@ def sourced(records: Iterable[tuple[Record, Path]], invalid: dict[str, str] | No
     given = list(records)
     machines: dict[str, Environment] = {}
     of_run: dict[str, str] = {}
-    of_facts: dict[tuple[str, str], str] = {}  # of equal facts on one host, and of all places of a run
+    of_facts: dict[str, str] = {}  # of equal facts, on any host, and of all places of a run
     for record, _ in given:
         if (environment := record.environment) is not None:
             machines.setdefault(record.run_id, environment)
-            facts = environment.key, str(environment.notes.get("host"))
             number = len({*of_run.values()})
             letter = ascii_uppercase[number % 26] * (1 + number // 26)
-            of_facts[facts] = of_run.setdefault(record.run_id, of_facts.get(facts, letter))
+            key = environment.key
+            of_facts[key] = of_run.setdefault(record.run_id, of_facts.get(key, letter))
     of_run = of_run if len({*of_run.values()}) > 1 else {}
     runs = {file: file if is_shared(file) else file.parent for _, file in given}
     wholes = {run: whole_of(run) for run in set(runs.values())}

@@ -151,6 +151,12 @@ def setting_word(name: str, value: object, cell: Cell) -> str:
     return words if value != 1 else re.sub("|".join(_SINGULAR), lambda match: _SINGULAR[match[0]], words)
 
 
+def machine_words(cell: CellSummary) -> str:
+    """Return the machine of a cell as short words."""
+    row = cell.rows[0]
+    return f"{row.match('accelerator') or row.match('cpu')}, {row.match('cores')} cores"
+
+
 def place_words(place: Place) -> str:
     """Return a place as short words; what is emulated says so."""
     if place == LOCAL:

@@ -21,6 +21,7 @@ from storebench.units import number_of
 
 if TYPE_CHECKING:
     from storebench.accelerators import Accelerator
+    from storebench.analysis.answer import Answer
     from storebench.analysis.checks.records import Results
     from storebench.analysis.table import Table
     from storebench.report.build import Report
@@ -63,7 +64,8 @@ def put_content(content: "Content", stores: Path | None = None) -> None:
     from storebench.report.tables import copies_pay
 
     told = content.answer
-    put(told.sentence, *filter(None, (told.conditions,)), *content.incomplete)
+    of_machines = told.lines if told.machines else ()
+    put(told.sentence, *filter(None, (told.conditions,)), *of_machines, *content.incomplete)
     chose_itself = told.base is not None and told.base.whole is not None
     overview = None if chose_itself and told.table else content.overview or next(iter(content.tables), None)
     requests = content.more("requests")
@@ -130,7 +132,22 @@ def listed(tables: Iterable["Table"]) -> list[dict[str, Any]]:
 
 def as_dict(written: "Report") -> dict[str, Any]:
     content, told = written.content, written.content.answer
+    return {
+        **_told(told),
+        "machines": {machine: _told(each) for machine, each in told.machines.items()},
+        "caveats": list(content.caveats),
+        "accelerators": listed(content.feeding),
+        "beside": listed(content.beside),
+        "commands": list(content.commands),
+        "incomplete": list(content.incomplete),
+        "failed_cells": len(content.failed),
+        "invalid_cells": sum(bool(cell.invalid) for cell in content.cells),
+        "tables": listed(content.tables),
+        "files": [str(path) for path in written.files],
+    }
 
+
+def _told(told: "Answer") -> dict[str, Any]:
     return {
         "answer": told.sentence,
         "conditions": told.conditions,
@@ -143,15 +160,6 @@ def as_dict(written: "Report") -> dict[str, Any]:
         "lines": list(told.lines),
         "changes": list(told.changes),
         "command": told.command,
-        "caveats": list(content.caveats),
-        "accelerators": listed(content.feeding),
-        "beside": listed(content.beside),
-        "commands": list(content.commands),
-        "incomplete": list(content.incomplete),
-        "failed_cells": len(content.failed),
-        "invalid_cells": sum(bool(cell.invalid) for cell in content.cells),
-        "tables": listed(content.tables),
-        "files": [str(path) for path in written.files],
     }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from storebench.accelerators import Accelerator
-from storebench.analysis.answer import Answer, answer, disturbed
+from storebench.analysis.answer import Answer, answer_by_machine, disturbed
 from storebench.analysis.beside import alike, machine_tables, place_tables
 from storebench.analysis.bottleneck import Bottleneck, bottlenecks
 from storebench.analysis.checks.findings import Finding
@@ -144,11 +144,8 @@ def content_of(results: Results, accelerators: Sequence[Accelerator] = ()) -> Co
             if (kept := tuple(cell for cell in panel.cells if cell.key not in points))
         ]
     )
-    told = answer(listed, cells, roofs, limits, accelerators)
     ranks, machines = machine_tables(sound)
-    if machines:
-        lines = (f"{told.conditions} {told.sentence}", *told.lines)
-        told = dataclasses.replace(told, sentence=ranks, lines=lines)
+    told = answer_by_machine(listed, cells, roofs, limits, accelerators, ranks)
     lead = told.base.dataset_key if told.base else None
     groups: dict[tuple[Any, ...], list[CellSummary]] = {}
     for cell in sorted(cells, key=lambda cell: cell.dataset_key != lead):
@@ -178,6 +175,7 @@ def content_of(results: Results, accelerators: Sequence[Accelerator] = ()) -> Co
         incomplete=tuple(incomplete(records)),
         caveats=(
             *filter(None, (disturbed(cells)[1],)),
+            *_equal_machines(cells),
             *not_held(cell for cell in cells if cell not in [choice.cell for choice in told.choices]),
             *_caveats(groups.values(), told.conditions),
             *_cut_short(records, listed),
@@ -189,6 +187,15 @@ def content_of(results: Results, accelerators: Sequence[Accelerator] = ()) -> Co
         environments=tuple(environments.values()),
         accelerators=tuple(accelerators),
     )
+
+
+def _equal_machines(cells: Iterable[CellSummary]) -> Iterator[str]:
+    """Yield a sentence on hosts that count as one machine."""
+    hosts: dict[str, dict[str, None]] = {}
+    for environment in (row.environment for cell in cells for row in cell.rows):
+        if environment and (host := environment.notes.get("host")):
+            hosts.setdefault(environment.key, {})[host] = None
+    yield from (f"Equal machines, joined: {', '.join(of)}." for of in hosts.values() if len(of) > 1)
 
 
 def _cut_short(records: Sequence[Pair], listed: Sequence[Panel]) -> list[str]:

@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 
 from benchmarks import history
 from storebench.analysis.checks.records import read_results
+from storebench.analysis.labels import machine_words
 from storebench.analysis.panels import ordered, panels
 from storebench.analysis.summary import CellSummary
 from storebench.record.shared import SUFFIX
@@ -22,16 +23,10 @@ TEMPLATE = Path(__file__).with_suffix(".html.j2")
 FIRST = {"dataset": "ImageNet", "state": "in memory", "work": "loading"}
 
 
-def machine_of(cell: CellSummary) -> str:
-    """Return the machine of a cell in a few words."""
-    row = cell.rows[0]
-    return f"{row.match('accelerator') or row.match('cpu')}, {row.match('cores')} cores"
-
-
 def columns_of(file: Path) -> tuple[list[dict[str, Any]], list[CellSummary]]:
     """Return the settings of a shared file as columns of the matrix, and their cells."""
     listed = ordered(panels(read_results(file).cells))
-    machines = {str(number): machine_of(panel.first) for number, panel in enumerate(listed)}
+    machines = {str(number): machine_words(panel.first) for number, panel in enumerate(listed)}
     columns = explored(listed, list(machines))
     for column in columns:
         column["machine"] = machines[next(iter(column["stores"].values()))["anchor"]]

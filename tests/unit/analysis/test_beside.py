@@ -95,6 +95,15 @@ def test_ranks_within_machines_are_said_first_and_rates_are_not_paired() -> None
     page = content(machines())
     within, facts, rates = page.beside
     assert "LMDB over HDF5" in page.answer.sentence
+    assert {name: told.choice and told.choice.backend for name, told in page.answer.machines.items()} == {
+        "A": "lmdb",
+        "B": "hdf5",
+    }
+    assert all(
+        f"{name}: use {told.best.label}" in page.answer.sentence
+        for name, told in page.answer.machines.items()
+        if told.best
+    )
     first, *others = within.raw
     row = dict(zip(within.raw_head, first, strict=True))
     assert row["store"] == "LMDB over HDF5", "the changed rank is the first row"
@@ -113,11 +122,29 @@ def test_ranks_within_machines_are_said_first_and_rates_are_not_paired() -> None
         ({"run_id": "b"}, {""}),
         ({"where": "e2", "place": "/b"}, {""}),
         ({"where": "e2", "run_id": "b"}, {"A", "B"}),
-        ({"host": "other", "run_id": "b"}, {"A", "B"}),
+        ({"host": "other", "run_id": "b"}, {""}),
     ],
 )
-def test_machines_are_told_apart_by_facts_and_host(other: dict[str, Any], letters: set[str]) -> None:
+def test_machines_are_told_apart_by_facts_and_not_by_host(other: dict[str, Any], letters: set[str]) -> None:
     assert {row.machine for row in rows_of(measured(ON_A) + measured(ON_A, **other))} == letters
+
+
+def test_equal_machines_are_joined_and_named() -> None:
+    page = content(measured(ON_A) + measured(ON_A, host="other", run_id="b"))
+    assert any("h, other" in caveat for caveat in page.caveats)
+    assert page.answer.ratio and page.answer.ratio.rounds == 2 * len(SPREAD)
+    assert not page.answer.machines
+
+
+def test_machines_without_a_common_setting_have_a_choice_each(
+    tmp_path: Path, cli: Callable[..., Any]
+) -> None:
+    runs = {"a": measured(ON_A, run_id="a"), "b": measured(ON_B, "e2", cores=16, run_id="b", workers=2)}
+    for name, records in runs.items():
+        write_run(tmp_path / name, records)
+    done = cli("report", "a", "b", "--out", "page", "--allow-invalid", "--json")
+    machines = json.loads(done.stdout)["machines"]
+    assert {name: told["choice"] for name, told in machines.items()} == {"A": "lmdb", "B": "hdf5"}
 
 
 def test_compare_in_python_says_the_same() -> None:
