@@ -154,7 +154,8 @@ def setting_word(name: str, value: object, cell: Cell) -> str:
 def machine_words(cell: CellSummary) -> str:
     """Return the machine of a cell as short words."""
     row = cell.rows[0]
-    return f"{row.match('accelerator') or row.match('cpu')}, {row.match('cores')} cores"
+    cpu = re.sub(r"\((R|TM)\)| CPU\b| Processor\b| \d+-Cores?\b| @.*", "", str(row.match("cpu")))
+    return f"{row.match('accelerator') or cpu}, {number_of(int(row.match('cores') or 1), 'core')}"
 
 
 def place_words(place: Place) -> str:

@@ -64,8 +64,7 @@ def put_content(content: "Content", stores: Path | None = None) -> None:
     from storebench.report.tables import copies_pay
 
     told = content.answer
-    of_machines = told.lines if told.machines else ()
-    put(told.sentence, *filter(None, (told.conditions,)), *of_machines, *content.incomplete)
+    put(told.sentence, *filter(None, (told.conditions,)), *content.incomplete)
     chose_itself = told.base is not None and told.base.whole is not None
     overview = None if chose_itself and told.table else content.overview or next(iter(content.tables), None)
     requests = content.more("requests")

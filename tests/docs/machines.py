@@ -44,11 +44,14 @@ def write_page(folder: Path, site: Path) -> Path:
         columns += of_file[0]
         cells += of_file[1]
         shutil.copy(file, site / "machines")
+    columns.sort(key=lambda column: column["machine"])
+    alike = [sum(column[name] == value for name, value in FIRST.items()) for column in columns]
+    first = FIRST | {"sort": alike.index(max(alike)) + 1, "down": "1"}
     template = templates("html").from_string(TEMPLATE.read_text(encoding="utf-8"))
     page = site / "all.html"
     plots = history.plots() if history.HISTORY.is_file() else []
     pictures = [f"data:image/svg+xml;base64,{base64.b64encode(saved(ax, 'svg')).decode()}" for ax in plots]
-    text = template.render(**explorer(columns, cells), first=urlencode(FIRST), history=pictures)
+    text = template.render(**explorer(columns, cells), first=urlencode(first), history=pictures)
     page.write_text(text, encoding="utf-8")
     return page
 

@@ -132,7 +132,8 @@ def test_machines_are_told_apart_by_facts_and_not_by_host(other: dict[str, Any],
 def test_equal_machines_are_joined_and_named() -> None:
     page = content(measured(ON_A) + measured(ON_A, host="other", run_id="b"))
     assert any("h, other" in caveat for caveat in page.caveats)
-    assert page.answer.ratio and page.answer.ratio.rounds == 2 * len(SPREAD)
+    assert page.answer.ratio
+    assert page.answer.ratio.rounds == 2 * len(SPREAD)
     assert not page.answer.machines
 
 

@@ -239,9 +239,10 @@ def all_results(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def test_the_page_of_all_results_shows_the_chosen_machines(all_results: str, tmp_path: Path) -> None:
     both = clicked(all_results, tmp_path, "")
-    assert [column.split()[2] for column in both["columns"]] == ["64", "2"]
+    assert [column.split()[1] for column in both["columns"]] == ["2", "64"]
     assert "faster" in both["verdicts"]
-    steps = """choose("machine", "Planted CPU, 2 cores"); choose("store", "lmdb");"""
+    assert both["sorted"] == ["descending"]
+    steps = """choose("machine", "Planted, 2 cores"); choose("store", "lmdb");"""
     one = clicked(all_results, tmp_path, steps)
     assert len(one["columns"]) == 1
     assert one["columns"][0].endswith("small")
