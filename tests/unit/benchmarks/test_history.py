@@ -33,9 +33,10 @@ def test_sessions_become_a_line(tmp_path: Path) -> None:
         ([1.0] * 40, []),
         ([1.0] * 20 + [1.2] * 20, [20]),
         ([1.0] * 10 + [1.3] * 15 + [0.9] * 15, [10, 25]),
+        ([1.0, 1.0, 1.3, *[1.0] * 9] * 5, []),
         ([1, 2], []),
     ],
-    ids=["none", "one", "two", "too few nights"],
+    ids=["none", "one", "two", "slow nights", "too few nights"],
 )
 def test_a_step_is_found_where_it_is(planted: list[float], found: list[int]) -> None:
     pytest.importorskip("ruptures")
