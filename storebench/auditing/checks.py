@@ -33,8 +33,11 @@ class Served:
         self.epochs = list(zip(*(log.seen for log in logs), strict=False))
         self.parts = list(itertools.chain.from_iterable(self.epochs))
         self.whole = [at for at, parts in enumerate(self.epochs) if all(part.is_whole for part in parts)]
-        pairs = [(rank, at) for at, parts in enumerate(self.epochs) for rank in range(len(parts))]
-        made = pd.concat(list(map(_table, self.parts, pairs)))
+        made = pd.concat(
+            _table(part).assign(rank=rank, epoch=at)
+            for at, parts in enumerate(self.epochs)
+            for rank, part in enumerate(parts)
+        )
         self.dropped = np.unique(made.number[made.label == DROPPED])
         self.samples = made[made.label != DROPPED]
         self.tables = [table for _, table in self.samples.groupby("epoch")]
@@ -80,12 +83,11 @@ class Served:
         return [Fault(kind, f"{self.named(numbers)} {text}")] if len(numbers) else []
 
 
-def _table(part: Epoch, place: tuple[int, int]) -> pd.DataFrame:
+def _table(part: Epoch) -> pd.DataFrame:
     """Return one row per sample, in the order in which they came."""
     batch = np.repeat(np.arange(len(part.sizes), dtype=np.int32), part.sizes)
     labels, workers = (np.frombuffer(values, np.int32) for values in (part.labels, part.workers))
-    columns = {"number": part.order, "label": labels, "batch": batch, "worker": workers[batch]}
-    return pd.DataFrame(columns).assign(**dict(zip(("rank", "epoch"), place, strict=True)))
+    return pd.DataFrame({"number": part.order, "label": labels, "batch": batch, "worker": workers[batch]})
 
 
 def _coverage(served: Served) -> Iterator[Finding]:

@@ -47,10 +47,7 @@ class Made(NamedTuple):
 def made_of(values: Sequence[Any], indices: Sequence[Any] | None, key: Key, worker: int = 0) -> Made:
     """Return the samples of a batch, which were made of `indices` if they have any; None stands for a dropped one."""
     numbers, keys = _identify(values, indices, key)
-    is_there = [value is not None for value in values]
-    labels = np.full(len(values), DROPPED, np.int32)
-    labels[is_there] = _labels_of([value for value in values if value is not None])
-    return Made(worker, numbers.tobytes(), labels.tobytes(), keys)
+    return Made(worker, numbers.tobytes(), _labels_of(values).tobytes(), keys)
 
 
 class SampleNotes(BatchNotes):
@@ -139,14 +136,17 @@ def _plain(value: Any) -> Any:
 
 def _labels_of(values: Sequence[Any]) -> npt.NDArray[np.int32]:
     """Return labels as people write them, `(image, label)` or in a dictionary; `NO_LABEL` if there is none."""
-    place: Any = None
-    if all(issubclass(kind, tuple | list) for kind in {*map(type, values)}) and {*map(len, values)} == {2}:
-        place = 1
-    elif all(isinstance(value, Mapping) for value in values):
-        place = next((name for name in _LABEL_FIELDS if all(name in value for value in values)), None)
-    labels = [None if place is None else value[place] for value in values]
+    kinds, labels = {*map(type, values)}, list[Any]()
+    if type(None) in kinds:
+        return np.array([DROPPED if value is None else _labels_of([value])[0] for value in values], np.int32)
+    if all(issubclass(kind, tuple | list) for kind in kinds) and {*map(len, values)} == {2}:
+        labels = [value[1] for value in values]
+    elif all(issubclass(kind, Mapping) for kind in kinds):
+        names = [name for name in _LABEL_FIELDS if all(name in value for value in values)]
+        labels = [value[name] for name in names[:1] for value in values]
     if {*map(type, labels)} != {int}:
-        labels = [label if type(label) is int else NO_LABEL for label in map(_plain, labels)]
+        plain = [label if type(label) is int else NO_LABEL for label in map(_plain, labels)]
+        labels = plain or [NO_LABEL] * len(values)
     whole = np.array(labels, np.int64)
     return np.where(abs(whole) < -DROPPED, whole, NO_LABEL).astype(np.int32)
 
