@@ -10,14 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from storebench.analysis.comparison import MIN_ROUNDS
-from storebench.check.side_code import (
-    SideCode,
-    checked_out,
-    commit_of,
-    find_root,
-    side_codes,
-    side_environment,
-)
+from storebench.check.side_code import Revision, SideCode, checked_out, side_codes, side_environment
 from storebench.check.sides import Pairing, label_of
 from storebench.errors import CellFailedError, OutputError, ScenarioError, UsageError, from_os_error
 from storebench.record.lines import PAIRING_NAME
@@ -43,13 +36,10 @@ MOST_ROUNDS = 40
 class Sides:
     baseline: Path
     contender: Path
-    commit: str
-    repository: Path
-    """Top folder of the checkout whose revision `commit` is compared with its working tree."""
 
 
 def run_against(
-    ref: str,
+    revision: Revision,
     scenario: Scenario,
     out: Path,
     stores: Path,
@@ -65,18 +55,17 @@ def run_against(
 
     Both sides run the revision's version of the file `source`, if there is one, so that no change hides a cell.
     """
-    root, sources = find_root(scenario.cells())
-    commit = commit_of(root, ref)
-    sides = Sides(baseline=out / "baseline", contender=out / "contender", commit=commit, repository=root)
+    sides = Sides(baseline=out / "baseline", contender=out / "contender")
+    folders = (sides.baseline, sides.contender)
     began_s, pairing = time.monotonic(), secrets.token_hex(8)
     with contextlib.ExitStack() as running:
         running.enter_context(claimed(out))
-        for folder in (sides.baseline, sides.contender):
+        for folder in folders:
             if folder.exists():
                 raise OutputError("there is already a run here", where=folder, hint="Name another --out.")
-        say(named(root, sources, commit))
-        worktree, scratch = running.enter_context(checked_out(root, commit, say))
-        scenario = in_rounds(_revised(source, scenario, root, worktree, say), replicates, budget_s)
+        say(str(revision))
+        worktree, scratch = running.enter_context(checked_out(revision.root, revision.commit, say))
+        scenario = in_rounds(_revised(source, scenario, revision.root, worktree, say), replicates, budget_s)
         # A side that repeated a replicate by itself would not run beside the other one.
         alone = {"repeat_disturbed": False} if scenario.repeat_disturbed else {}
         scenario = scenario.model_copy(update=alone)
@@ -85,31 +74,28 @@ def run_against(
         allowed = permitted(scenario, cells, stores)
         for line in allowed.lines():
             say(line)
-        codes = side_codes(root, worktree, scratch, sources)
-        folders = (sides.baseline, sides.contender)
+        codes = side_codes(revision.root, worktree, scratch, revision.sources)
         for code, folder in zip(codes, folders, strict=True):
             say(f"{folder.name}: commit {code.facts.commit or None}, digest {code.digest}")
         if codes[0].digest == codes[1].digest:
             say("both sides are the same code: nothing to measure")
             _pair_up(sides, codes, Pairing(pairing=pairing, same=True))
             return sides
-        places = (stores / f"against-{commit[:12]}", stores)
+        places = (stores / f"against-{revision.commit[:12]}", stores)
+        # Cells are known to both sides by their positions: a side may compute other ids.
+        numbers = {cell: number for number, cell in enumerate(scenario.cells())}
+        positions = {cell: numbers[cell] for cell in allowed.cells}
         processes = [
             running.enter_context(
-                _side(code, folder, scratch, _job(scenario, allowed.cells, code, folder, place, drop_caches))
+                _side(code, folder, scratch, _job(scenario, positions, code, folder, place, drop_caches))
             )
             for code, folder, place in zip(codes, folders, places, strict=True)
         ]
         _pair_up(sides, codes, Pairing(pairing=pairing))
         end_s = None if budget_s is None else began_s + budget_s
-        if ended := _interleave(processes, scenario, allowed.cells, end_s, say):
+        if ended := _interleave(processes, scenario, positions, end_s, say):
             _pair_up(sides, codes, Pairing(pairing=pairing, ended=tuple(cell.cell_id for cell in ended)))
     return sides
-
-
-def named(root: Path, sources: Sequence[Path], commit: str) -> str:
-    """Return in words what is compared."""
-    return f"{', '.join(source.stem for source in sources)} in {root}: revision {commit[:12]} against the working tree"
 
 
 def in_rounds(scenario: Scenario, replicates: int | None, budget_s: float | None) -> Scenario:
@@ -135,15 +121,18 @@ def _revised(source: Path | None, scenario: Scenario, root: Path, worktree: Path
 
 
 def _interleave(
-    processes: "Sequence[_Side]", scenario: Scenario, cells: Sequence[Cell], end_s: float | None, say: Say
+    processes: "Sequence[_Side]",
+    scenario: Scenario,
+    positions: Mapping[Cell, int],
+    end_s: float | None,
+    say: Say,
 ) -> list[Cell]:
     """Let both sides run every replicate, one after the other, taking turns at running first.
 
     Return the cells for whose fewest rounds there is no time until `end_s`, which have ended early.
     """
-    positions = {cell.cell_id: position for position, cell in enumerate(scenario.cells())}
     started, number, done, start_s = time.monotonic(), 0, 0, 0.0
-    going, ended, took_s = list(cells), list[Cell](), dict[Cell, float]()
+    going, ended, took_s = list(positions), list[Cell](), dict[Cell, float]()
     while done < scenario.replicates:
         if end_s is not None and done:
             left_s = end_s - time.monotonic()
@@ -169,7 +158,7 @@ def _interleave(
                 f"replicate pair {number + 1}, after {spent}: {label_of(item.cell)}, replicate {item.replicate}"
             )
             for process in processes if number % 2 == 0 else reversed(processes):
-                process.ask(f"{positions[item.cell.cell_id]} {item.replicate}")
+                process.ask(f"{positions[item.cell]} {item.replicate}")
                 process.expect()
             number += 1
             took_s[item.cell] = time.monotonic() - began_s
@@ -203,15 +192,19 @@ def _pair_up(sides: Sides, codes: Sequence[SideCode], about: Pairing) -> None:
 
 
 def _job(
-    scenario: Scenario, cells: Sequence[Cell], code: SideCode, folder: Path, stores: Path, drop_caches: bool
+    scenario: Scenario,
+    positions: Mapping[Cell, int],
+    code: SideCode,
+    folder: Path,
+    stores: Path,
+    drop_caches: bool,
 ) -> str:
-    """Return the arguments of a side's process: positions of cells, because their ids may be computed anew."""
-    chosen = set(cells)
+    """Return the arguments of a side's process."""
     return json.dumps(
         {
             # Only keys from the file: a revision may not know keys that were added since.
             "scenario": scenario.model_dump(mode="json", exclude_unset=True),
-            "cells": [position for position, cell in enumerate(scenario.cells()) if cell in chosen],
+            "cells": list(positions.values()),
             "folder": str(folder.resolve()),
             "stores": str(stores.resolve()),
             "drop_caches": drop_caches,

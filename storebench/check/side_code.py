@@ -15,6 +15,7 @@ import venv
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from storebench.errors import OutputError, UsageError
 from storebench.formats.origin import plugin_package
@@ -53,13 +54,29 @@ def find_root(cells: Iterable[Cell] = ()) -> tuple[Path, list[Path]]:
     )
 
 
-def commit_of(root: Path, ref: str) -> str:
-    try:
-        return git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}")
-    except OutputError:
-        raise UsageError(
-            f"git knows no revision {ref!r}", where=root, hint="Is it fetched? A shallow clone has few."
-        ) from None
+@dataclass(frozen=True)
+class Revision:
+    """A commit of a checkout that is compared with its working tree."""
+
+    root: Path
+    sources: Sequence[Path]
+    """The packages and modules that are compared, relative to the checkout."""
+    commit: str
+
+    @classmethod
+    def of(cls, ref: str, cells: Iterable[Cell]) -> Self:
+        root, sources = find_root(cells)
+        words = ("--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}")
+        try:
+            return cls(root, sources, git(root, "rev-parse", *words))
+        except OutputError:
+            raise UsageError(
+                f"git knows no revision {ref!r}", where=root, hint="Is it fetched? A shallow clone has few."
+            ) from None
+
+    def __str__(self) -> str:
+        names = ", ".join(source.stem for source in self.sources)
+        return f"{names} in {self.root}: revision {self.commit[:12]} against the working tree"
 
 
 @contextlib.contextmanager

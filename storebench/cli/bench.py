@@ -161,20 +161,20 @@ def bench(
                     where="--nodes",
                     hint="Let ranks be a multiple of the number of nodes.",
                 )
-        from storebench.check.against import in_rounds, named, run_against
-        from storebench.check.side_code import commit_of, find_root
+        from storebench.check.against import in_rounds, run_against
+        from storebench.check.side_code import Revision
 
+        revision = None if against is None else Revision.of(against, cells)
         if dry_run:
-            if against is not None:
-                root, sources = find_root(cells)
-                say(f"{named(root, sources, commit_of(root, against))}; each side:")
+            if revision is not None:
+                say(f"{revision}; each side:")
                 loaded = in_rounds(loaded, replicates, budget_s).model_copy(update={"budget": budget})
             print_plan(loaded, cells, place, as_json=as_json)
             return
         require_devices(cells, nodes=nodes or 1)
-        if against is not None:
+        if revision is not None:
             sides = run_against(
-                against,
+                revision,
                 loaded,
                 folder,
                 place,
@@ -187,8 +187,8 @@ def bench(
             )
             put(str(sides.baseline), str(sides.contender))
             say(
-                f"'storebench check {sides.baseline} {sides.contender}' judges {sides.commit[:12]} of "
-                f"{sides.repository} against the working tree"
+                f"'storebench check {sides.baseline} {sides.contender}' judges {revision.commit[:12]} of "
+                f"{revision.root} against the working tree"
             )
             return
         from storebench.ranks.membership import membership

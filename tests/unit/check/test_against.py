@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from storebench.check.against import Sides, run_against
 from storebench.check.judge import CellResult, CellState, judge
-from storebench.check.side_code import checked_out, find_root, side_codes, side_environment
+from storebench.check.side_code import Revision, checked_out, find_root, side_codes, side_environment
 from storebench.check.sides import read_side
 from storebench.cli.main import app
 from storebench.errors import OutputError, UsageError
@@ -170,7 +170,8 @@ def same(tmp_path_factory: pytest.TempPathFactory, scenario: Scenario) -> tuple[
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(tempfile, "tempdir", str(folder))
         patched.chdir(checkout)
-        sides = run_against("HEAD", scenario, out, folder / "stores", only=["memory"], say=tell)
+        revision = Revision.of("HEAD", scenario.cells())
+        sides = run_against(revision, scenario, out, folder / "stores", only=["memory"], say=tell)
     assert "storebench-against-" not in git(checkout, "worktree", "list")
     assert not list(folder.glob("storebench-against-*"))
     return sides, told
@@ -184,9 +185,9 @@ def test_both_sides_run_every_replicate_side_by_side(
     assert [r.replicate for r in first] == [r.replicate for r in second] == [0, 1]
     starts = sorted([(r.started_utc, "a") for r in first] + [(r.started_utc, "b") for r in second])
     assert "".join(side for _, side in starts) == "abba"
-    assert sides.commit == git(sides.repository, "rev-parse", "HEAD")
-    revision = f"revision {sides.commit[:12]} against the working tree"
-    assert told[0] == f"storebench in {sides.repository}: {revision}"
+    checkout = sides.baseline.parent.parent / "clone"
+    before = git(checkout, "rev-parse", "HEAD")
+    assert told[0] == f"storebench in {checkout}: revision {before[:12]} against the working tree"
     (result,) = verdicts(sides.baseline.parent)
     assert (result.label, result.replicates) == (MEMORY, (2, 2))
     assert "2 replicates, a verdict needs 5" in result.reason
@@ -195,9 +196,11 @@ def test_both_sides_run_every_replicate_side_by_side(
     stores = [str(path) for path in (sides.baseline.parent.parent / "stores").rglob("manifest.json")]
     assert stores
     assert not [text for text in (*stores, *told) if "lmdb" in text], "only the chosen format is built"
-    monkeypatch.chdir(sides.repository)
+    monkeypatch.chdir(checkout)
     with pytest.raises(OutputError, match="already a run here"):
-        run_against("HEAD", scenario, sides.baseline.parent, sides.baseline.parent / "stores")
+        run_against(
+            Revision.of("HEAD", []), scenario, sides.baseline.parent, sides.baseline.parent / "stores"
+        )
 
 
 def test_a_comparison_holds_its_folder_and_both_runs_in_it(same: tuple[Sides, list[str]]) -> None:
