@@ -71,7 +71,7 @@ def prove(setup: Setup, epoch: Epoch) -> Proof:
     )
 
 
-def joined_proof(setup: Setup, number: int, proofs: Sequence[Proof], losses: Sequence[float]) -> Proof:
+def joined_proof(planned: Sequence[Indices], proofs: Sequence[Proof], losses: Sequence[float]) -> Proof:
     """Return the proof of a job's epoch from those of its ranks: over all samples of all ranks together."""
     served = [batch for step in zip(*(proof.served for proof in proofs), strict=True) for batch in step]
     timed = TimedCheck(
@@ -80,7 +80,7 @@ def joined_proof(setup: Setup, number: int, proofs: Sequence[Proof], losses: Seq
         first_wrong=next((proof.timed.first_wrong for proof in proofs if proof.timed.wrong), None),
     )
     proof_s = sum(proof.coverage.proof_s for proof in proofs)
-    proof = _proof(setup.sampling.expected(number), served, timed, losses, proof_s)
+    proof = _proof(planned, served, timed, losses, proof_s)
     out_of_order = next((proof.out_of_order for proof in proofs if proof.out_of_order is not None), None)
     return dataclasses.replace(proof, out_of_order=out_of_order)
 

@@ -92,7 +92,7 @@ def part_of(
     trainer = None
     if table is not None:
         record = with_cold_rates(epoch_record(record, table), table)
-        trainer = trainer_facts(setup, epoch.held_out_score, record.test_accuracy)
+        trainer = trainer_facts(setup.sampling, epoch.held_out_score, record.test_accuracy)
     return RankEpoch(
         membership=setup.membership,
         record=record,

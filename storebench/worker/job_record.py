@@ -3,6 +3,7 @@
 import dataclasses
 import statistics
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,19 +37,21 @@ from storebench.settings.words import ComputeKind, Sync, TrainerData
 from storebench.worker.epoch import Judge
 from storebench.worker.epoch_proof import Proof, joined_proof
 from storebench.worker.epoch_record import RankEpoch, cache_failure, tier_failure
-from storebench.worker.setup import Setup
+from storebench.worker.sharding import Sampling
 from storebench.worker.tournament import trainers_facts
 
 
-def recorded(setup: Setup, parts: Sequence[RankEpoch], cost: dict[str, Any], judge: Judge | None) -> Record:
-    """Write the step table of an epoch and return its record."""
-    part = parts[0] if len(parts) == 1 or judge is None else joined(setup, parts, cost, judge)
+def recorded(
+    parts: Sequence[RankEpoch], sampling: Sampling, tables: Path, cost: dict[str, Any], judge: Judge | None
+) -> Record:
+    """Write the step table of an epoch into `tables` and return its record."""
+    part = parts[0] if len(parts) == 1 or judge is None else joined(parts, sampling, cost, judge)
     logs = [rank.requests for rank in parts if rank.requests is not None]
     if logs:
         facts = request_facts(np.concatenate(logs))
         part = dataclasses.replace(part, record=dataclasses.replace(part.record, requests=facts))
     if part.table is not None and part.record.steps_file is not None:
-        write_steps(part.table, setup.job.tables / part.record.steps_file.removeprefix(f"{STEPS_DIR}/"))
+        write_steps(part.table, tables / part.record.steps_file.removeprefix(f"{STEPS_DIR}/"))
     return part.record
 
 
@@ -66,9 +69,9 @@ def request_facts(rows: RequestTable) -> RequestFacts | None:
     )
 
 
-def joined(setup: Setup, parts: Sequence[RankEpoch], cost: dict[str, Any], judge: Judge) -> RankEpoch:
+def joined(parts: Sequence[RankEpoch], sampling: Sampling, cost: dict[str, Any], judge: Judge) -> RankEpoch:
     """Return the epoch of a job as one part: its steps, counters, proof and facts over all ranks."""
-    first = parts[0]
+    first, cell = parts[0], parts[0].record.cell
     tables = [part.table for part in parts if part.table is not None]
     proofs = [part.proof for part in parts if part.proof is not None]
     assert len(tables) == len(proofs) == len(parts)
@@ -76,20 +79,18 @@ def joined(setup: Setup, parts: Sequence[RankEpoch], cost: dict[str, Any], judge
     table = merged_table(set_to_first_node(tables, nodes, [part.barrier_ns for part in parts]))
     losses = job_steps(table)["loss"]
     trained = [] if np.isnan(losses).all() else [float(loss) for loss in losses]
-    proof = joined_proof(setup, first.record.epoch, proofs, trained)
+    proof = joined_proof(sampling.expected(first.record.epoch), proofs, trained)
     records = [part.record for part in parts]
     curve_facts, portion = judge(job_steps(table))
     cache = first.record.cache
     if cache is not None:
         cache = dataclasses.replace(cache, curve=curve_facts.curve, reason=curve_facts.reason)
-    leading = [
-        part.trainer for part in parts[:: len(parts) // setup.cell.trainers] if part.trainer is not None
-    ]
+    leading = [part.trainer for part in parts[:: len(parts) // cell.trainers] if part.trainer is not None]
     trainers = trainers_facts(leading, [part.played for part in parts]) if leading else None
     accuracy = first.record.test_accuracy
     if trainers is not None and trainers.best_trainer is not None:
         accuracy = trainers.per_trainer[trainers.best_trainer].test_accuracy
-    failure = next(_job_failures(setup.cell, parts, cache, proof), None)
+    failure = next(_job_failures(cell, parts, cache, proof), None)
     record = dataclasses.replace(
         first.record,
         status=Status.OK if failure is None else Status.FAILED,
@@ -111,7 +112,7 @@ def joined(setup: Setup, parts: Sequence[RankEpoch], cost: dict[str, Any], judge
     record = with_cold_rates(epoch_record(record, table), job_steps(table))
     facts = None
     if record.timed_steps:
-        facts = job_facts(setup.cell, parts, table, proof, cost, trainers)
+        facts = job_facts(cell, parts, table, proof, cost, trainers)
     return dataclasses.replace(first, record=dataclasses.replace(record, job=facts), table=table, proof=proof)
 
 

@@ -119,7 +119,8 @@ def run(setup: Setup, *, owns_process: bool = False) -> list[Record]:
     if by_rank is None:
         return []
     return [
-        recorded(setup, parts, cost, epoch.judge) for (epoch, _), *parts in zip(epochs, *by_rank, strict=True)
+        recorded(parts, setup.sampling, setup.job.tables, cost, epoch.judge)
+        for (epoch, _), *parts in zip(epochs, *by_rank, strict=True)
     ]
 
 

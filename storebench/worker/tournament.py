@@ -19,6 +19,7 @@ from storebench.record.schema import Game, TrainerFacts, TrainersFacts
 from storebench.training.compute import CpuStep
 from storebench.training.evaluate import count_right
 from storebench.worker.setup import Setup
+from storebench.worker.sharding import Sampling
 
 
 @dataclass(kw_only=True)
@@ -141,12 +142,12 @@ def held_out_score(setup: Setup) -> float | None:
 
 
 def trainer_facts(
-    setup: Setup, held_out_score: float | None, test_accuracy: float | None
+    sampling: Sampling, held_out_score: float | None, test_accuracy: float | None
 ) -> TrainerFacts | None:
     """Return the facts of this rank's trainer in an epoch; None if all ranks train one network."""
-    if not setup.sampling.parts:
+    if not sampling.parts:
         return None
-    part = setup.sampling.parts[setup.trainer.number]
+    part = sampling.parts[sampling.trainer.number]
     return TrainerFacts(
         training_samples=len(part.training),
         held_out_samples=len(part.held_out),
