@@ -1,6 +1,7 @@
 """The making of one batch, timed in the process that makes it; the times travel with the batch."""
 
 import contextlib
+import math
 import operator
 import os
 import time
@@ -15,6 +16,8 @@ from storebench.profiling.watch import BatchNotes, Carried, WatchedFetcher
 
 clock = time.monotonic_ns
 
+# Samples are counted by such parts of the doubling of their time.
+PER_OCTAVE = 8
 # Counters, lines and files travel with a batch if the last did so long ago: reading them takes some time.
 _TELL_EVERY_NS = 100_000_000
 
@@ -133,6 +136,7 @@ class BatchTimer(BatchNotes):
         times = list(map(operator.sub, self.sampled, (self._fetching_ns, *self.sampled)))
         longest_ns = max(times, default=0)
         longest = indices[times.index(longest_ns)] if times and isinstance(indices, list) else indices
+        self._sampler.seen.costs.update(round(PER_OCTAVE * math.log2(ns)) for ns in times if ns > 0)
         self._batches += 1
         told = None
         if ended.ns - self._told.ns >= _TELL_EVERY_NS:

@@ -22,6 +22,8 @@ LEAST_LOOKS = 30
 _SHOWN_LINES, _SHOWN_OPERATIONS, _MOST_LINES = 2, 5, 12
 # Converting is advised if the loop would be this many times as fast without decoding.
 _PAYS = 1.10
+# Samples are told to differ if one in a hundred takes so many times the median.
+_UNEVEN = 3.0
 # A share of the time below this is not shown.
 _SHOWN_FRAC = 0.01
 # The folder of the files has this share of those of their kind that were seen open.
@@ -132,6 +134,8 @@ class ProfileReport:
         0.0  # how many times as long its steps took, if it is unlike the others and not judged
     )
     slow: SlowSamples | None = None
+    sample_s: Mapping[str, float] = field(default_factory=dict)  # p50, p95 and p99
+    any_order: float | None = None  # the gain if slow samples delayed no others
     workers: int = 0
     cores: int = 0
     batch_size: int | None = None
@@ -226,6 +230,12 @@ class ProfileReport:
             yield f"epoch 1 was {self.first_epoch:.1f} times as long: this is about the later ones{lost}"
         if self.slow:
             yield str(self.slow)
+        if self.any_order and self.any_order >= _PAYS:
+            yield f"in any order (in_order=False) {self.any_order:.2f} times as fast"
+        elif not self.slow and self.sample_s and self.sample_s["p99"] > _UNEVEN * self.sample_s["p50"]:
+            yield "samples take " + ", ".join(
+                f"{1e3 * s:,.2g} ms ({name})" for name, s in self.sample_s.items()
+            )
 
     def _lines_below(self) -> Iterator[str]:
         if not self.total_s:

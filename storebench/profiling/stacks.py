@@ -39,13 +39,17 @@ class CodeLine(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """How often lines, open files, waits for a device ("io") and operations were seen, and why no operations were."""
+    """How often lines, open files, waits for a device ("io") and operations were seen, and why no operations were.
+
+    `costs` counts samples by eighths of octaves of their nanoseconds.
+    """
 
     lines: Counter[CodeLine]
     files: Counter[str]
     waits: Counter[str]
     operations: Counter[str]
     unclocked: Counter[str]
+    costs: Counter[int]
 
     @classmethod
     def nothing(cls) -> Self:

@@ -4,15 +4,18 @@ A table has a row for each part of a loop: what its removal gains, and what to t
 from the recorded times of steps and batches, replayed at other costs.
 """
 
+import bisect
 import dataclasses
+import itertools
 import re
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from storebench.profiling.batch_times import BatchTimes
+from storebench.profiling.batch_times import PER_OCTAVE, BatchTimes
 from storebench.profiling.costs import NEARLY_NONE, SECOND, Costs, costs_of, mean, mean_s
 from storebench.profiling.operations import COLLATE, DECODING
 from storebench.profiling.profile_report import (
@@ -186,6 +189,18 @@ def _slow_samples(steady: Sequence[LoopStep]) -> SlowSamples | None:
     )
 
 
+def _quantiles_s(costs: Counter[int]) -> dict[str, float]:
+    """Return what samples take at quantiles, to 5%."""
+    parts = sorted(costs)
+    below = [*itertools.accumulate(costs[part] for part in parts)]
+    places = (
+        {f"p{percent}": bisect.bisect(below, percent * below[-1] // 100) for percent in (50, 95, 99)}
+        if below
+        else {}
+    )
+    return {name: SECOND * 2.0 ** (parts[place] / PER_OCTAVE) for name, place in places.items()}
+
+
 def _evidence(recorder: Recorder, steps: _Steps) -> ProfileReport:
     even, starts = steps.even, [step for step in steps.judged if not step.place]
     told = [batch.told for batch in steps.made if batch.told is not None]
@@ -221,6 +236,7 @@ def _evidence(recorder: Recorder, steps: _Steps) -> ProfileReport:
         else None,
         stall_s=sum(step.wait_ns for step in steps.stalls) * SECOND - len(steps.stalls) * wait_s,
         slow=_slow_samples(steps.steady),
+        sample_s=_quantiles_s(recorder.seen.costs),
         looks=recorder.seen.lines.total(),
         hot=hot_lines(recorder.seen.lines),
         folder=folder,
@@ -430,9 +446,11 @@ def _judged(case: _Case) -> ProfileReport:
     if is_opaque and limit is not computing and part in costs.wall:
         limit = limit._replace(bound=Limit.LOADER)
     shown = {1, report.cores, case.needed, costs.workers} if case.has_predicted_workers else set()
+    any_order = case.gain_with(costs.in_any_order()) if report.slow and costs.workers > 1 else None
     return dataclasses.replace(
         report,
         bound=limit.bound,
+        any_order=any_order,
         operations=(operations := tuple(_operations(case))),
         decoding=next((row.gain for row in operations if row.name == DECODING), 1.0) if operations else None,
         gain=limit.gain,

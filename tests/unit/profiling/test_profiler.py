@@ -104,6 +104,27 @@ def test_batches_are_the_same(kind: str, capsys: pytest.CaptureFixture[str]) -> 
         assert str(list(loader)) == str(plain)  # and without us, afterwards
 
 
+class Uneven(Squares):
+    """A dataset of which one sample in fifty sleeps a hundred times as long."""
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        time.sleep(0.002 if index % 50 else 0.2)
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("is_uneven", [True, False])
+def test_how_samples_differ_and_what_another_order_gains(is_uneven: bool) -> None:
+    dataset = Uneven(400) if is_uneven else Squares(400, 0.006)
+    profiled = storebench.profile(DataLoader(dataset, batch_size=4, num_workers=2), show=False)
+    for _ in profiled:
+        pass
+    report = profiled.report()
+    assert 0.002 < report.sample_s["p50"] <= report.sample_s["p95"] <= report.sample_s["p99"]
+    assert (report.sample_s["p99"] > 0.18) is is_uneven
+    assert (report.any_order or 1.0) > 1.1 or not is_uneven
+    assert (report.slow is not None and report.slow.longest % 50 == 0) is is_uneven
+
+
 def moved(loader: Iterable[Any]) -> Iterator[Any]:
     yield from loader
 
