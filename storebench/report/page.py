@@ -10,7 +10,6 @@ import jinja2
 from markupsafe import Markup
 
 from storebench._version import __version__
-from storebench.accelerators import Accelerator
 from storebench.analysis.answer import Answer
 from storebench.analysis.labels import backend_label, number, size
 from storebench.analysis.summary import CellSummary, backend_rank
@@ -55,15 +54,20 @@ def _context(content: Content) -> dict[str, Any]:
     }
 
 
-def _bars(told: Answer, accelerators: Sequence[Accelerator]) -> dict[str, Any]:
-    """Return the stores of an answer as bars, and accelerators as lines, in percent of the longest."""
+def _answers(content: Content) -> Mapping[str, Answer]:
+    return content.answer.machines or {"": content.answer}
+
+
+def _bars(told: Answer, content: Content) -> dict[str, Any]:
+    """Return the stores of an answer as bars, and accelerators as lines, in percent of the longest on any machine."""
     labels = {choice.cell: choice.label for choice in told.choices}
     rated = [(cell, cell.interval("samples_per_s")) for cell in labels]
     shown = sorted(((cell, rate) for cell, rate in rated if rate), key=lambda pair: -pair[1].mid)[:_MOST_BARS]
     if not shown:
         return {}
-    highest = max(rate.high or rate.mid for _, rate in shown)
-    named = [(profile.title, profile.images_per_s) for profile in accelerators]
+    rates = [c.cell.interval("samples_per_s") for of in _answers(content).values() for c in of.choices]
+    highest = max(rate.high or rate.mid for rate in rates if rate)
+    named = [(profile.title, profile.images_per_s) for profile in content.accelerators]
     full = max(highest, *(rate for _, rate in named if rate < _NEAR * highest), 0.0)
     return {
         "rows": [
@@ -134,13 +138,12 @@ def html(content: Content, images: Mapping[str, bytes]) -> str:
     sources = {
         name: "data:image/svg+xml;base64," + base64.b64encode(svg).decode() for name, svg in images.items()
     }
-    answers = content.answer.machines or {"": content.answer}
     dates = [row.record.started_utc[:10] for cell in content.cells for row in cell.rows]
     template = templates("html").get_template("report.html.j2")
     return template.render(
         **_context(content),
         images=sources,
-        charts={name: _bars(told, content.accelerators) for name, told in answers.items()},
+        charts={name: _bars(told, content) for name, told in _answers(content).items()},
         **explorer(columns, (cell for panel in content.panels for cell in panel.cells)),
         date=max(dates),
         number=number,
