@@ -21,21 +21,24 @@ from storebench.profiling.guard import Guard, guarded
 from storebench.profiling.stacks import LIBRARIES, WATCHERS, StackSampler
 
 DECODING, READING, COLLATE, _CONVERTING = "decoding", "reading", "collate", "converting"
-# Functions of libraries, by their file and name, and functions in C, by their name.
+# Functions of libraries, by the end of their file and name, and functions in C, by their name.
 _KNOWN = {
-    r".*/PIL/Image\.py:open|.*/pathlib.*:(open|read_bytes)|.*/torchvision/io/image\.py:read_file": READING,
-    r".*/(h5py|zarr)/.*|.*/numpy/lib/.*npyio.*:load|.*/torch/serialization\.py:load": READING,
-    r"open|read|readinto|pread": READING,
-    r".*/PIL/ImageFile\.py:load|.*/torchvision/io/image\.py:.*|.*/imageio/v[23]\.py:.*": DECODING,
-    r".*/datasets/features/image\.py:decode_example|.*/turbojpeg.*:decode.*": DECODING,
-    r"imread|imdecode|decode_jpeg|decode_image": DECODING,
-    r".*/PIL/Image\.py:convert": _CONVERTING,  # a step of a pipeline, or the end of decoding
+    r"/PIL/Image\.py:open|/pathlib[^/]*(/[^/]*)?:(open|read_bytes)|/torchvision/io/image\.py:read_file": READING,
+    r"/(h5py|zarr)/.*|/numpy/lib/[^/]*npyio[^/]*:load|/torch/serialization\.py:load": READING,
+    r"/PIL/ImageFile\.py:load|/torchvision/io/image\.py:.*|/imageio/v[23]\.py:.*": DECODING,
+    r"/datasets/features/image\.py:decode_example|/turbojpeg[^:]*:decode.*": DECODING,
+    r"/PIL/Image\.py:convert": _CONVERTING,  # a step of a pipeline, or the end of decoding
 }
+_PATTERNS = [(re.compile(f"({pattern})$"), name) for pattern, name in _KNOWN.items()]
+_IN_C = dict.fromkeys(("open", "read", "readinto", "pread"), READING) | dict.fromkeys(
+    ("imread", "imdecode", "decode_jpeg", "decode_image"), DECODING
+)
 # Functions in which a dataset makes a sample, and those that call an object.
 _MAKES = ("__getitem__", "__getitems__", "__iter__", "__next__", "<listcomp>", "<genexpr>", "fetch")
 _CALLS = ("__call__", "forward", "_wrapped_call_impl", "_call_impl")
 _SIGNAL = getattr(signal, "SIGRTMIN", -13) + 13
-_EVERY_NS = 10_000_000
+# Ticks are so far apart on average, or further: reading stacks takes at most this share of the time.
+_EVERY_NS, _COST, _SMOOTHING = 8_000_000, 0.015, 0.05
 _MONOTONIC, _SIGEV_THREAD_ID, _ABSOLUTE = 1, 4, 1
 
 # These calls keep the interpreter's lock.
@@ -50,7 +53,9 @@ class _Function:
         self.code = code  # kept, so that no other has its id
         self.watches = code.co_filename.startswith(WATCHERS)
         self.is_library = code.co_filename.startswith(LIBRARIES)
-        self.known = _known(f"{code.co_filename}:{code.co_name}")
+        place = f"{code.co_filename}:{code.co_name}"
+        self.known = next((name for pattern, name in _PATTERNS if pattern.search(place)), "")
+        self.may_decode = not _IN_C.keys().isdisjoint(code.co_names)
         self.name = code.co_qualname.rpartition("<locals>.")[2]
         self.is_method = code.co_varnames[:1] == ("self",)
         # Whether its variables can be read without a change of what its own `locals()` returned.
@@ -73,11 +78,6 @@ class _Function:
 
 _functions: dict[int, _Function] = {}
 _Call = tuple[types.FrameType, _Function]
-
-
-@functools.cache
-def _known(function: str) -> str:
-    return next((name for pattern, name in _KNOWN.items() if re.fullmatch(pattern, function)), "")
 
 
 def _steps_of(owner: object) -> dict[int, Any]:
@@ -110,6 +110,7 @@ class Operations(Guard):
         self._sampler, self._home = sampler, ""
         self._timer: ctypes.c_void_p | None = None
         self._random = random.Random(7).random
+        self._period_ns, self._cost_ns = float(_EVERY_NS), 0.0
         self._due_ns, self._left_ns = 0, _EVERY_NS
 
     @guarded
@@ -119,6 +120,7 @@ class Operations(Guard):
                 self._sampler.seen.unclocked[reason] += 1
                 return
             Operations._active = self
+            self._period_ns = max(_EVERY_NS, self._cost_ns / _COST)
             self._due_ns = clock() + self._left_ns
             self._set(self._due_ns)
 
@@ -166,12 +168,13 @@ class Operations(Guard):
 
     def see(self, frame: types.FrameType | None) -> None:
         """Count the ticks until now for the operation in a frame; the time that this takes has no ticks."""
-        began_ns, ticks = clock(), 0
+        began_ns, began_cpu_ns, ticks = clock(), time.thread_time_ns(), 0.0
         while self._due_ns <= began_ns:
-            ticks += 1
-            self._due_ns += int(_EVERY_NS * (0.5 + self._random()))
+            ticks += self._period_ns / _EVERY_NS
+            self._due_ns += int(self._period_ns * (0.5 + self._random()))
         if ticks and (name := self._operation(frame)):
-            self._sampler.seen.operations[name] += ticks
+            self._sampler.seen.operations[name] += ticks  # type: ignore[assignment]
+        self._cost_ns += _SMOOTHING * (time.thread_time_ns() - began_cpu_ns - self._cost_ns)
         self._due_ns += clock() - began_ns
         self._set(self._due_ns)
 
@@ -190,8 +193,9 @@ class Operations(Guard):
         if not stack:
             return self._home
         known = [function.known for _, function in reversed(stack) if function.known]
-        if not has_begun:
-            known += filter(None, [_known(stack[0][1].calls.get(stack[0][0].f_lasti, ""))])
+        frame, function = stack[0]
+        if not has_begun and function.may_decode:
+            known += filter(None, [_IN_C.get(function.calls.get(frame.f_lasti, ""))])
         if sure := [name for name in known if name != _CONVERTING]:
             return sure[0]
         step, self._home, name = _placed(stack)
