@@ -89,7 +89,8 @@ def _steps_of(owner: object) -> dict[int, Any]:
     lists = [value for value in attributes.values() if type(value) in (list, tuple) and value]
     if any(kind.__name__ == "Sequential" for kind in type(owner).__mro__):
         lists.append([*attributes.get("_modules", {}).values()])
-    return {id(step): step for steps in lists if all(map(callable, steps)) for step in steps}
+    pipelines = [steps for steps in lists if all(map(callable, steps))]
+    return {id(step): step for steps in pipelines for step in steps if not isinstance(step, type)}
 
 
 def _name_of(step: Any) -> str:

@@ -44,6 +44,19 @@ class Jitter(torch.nn.Module):
         return image
 
 
+class Typed(Erase):
+    """A step with a list of classes, one of which is a local variable of a function that it calls."""
+
+    def __init__(self) -> None:
+        self.kinds = [int, float]
+
+    def __call__(self, image: Any) -> Any:
+        return self.of(image, float)
+
+    def of(self, image: Any, kind: type) -> Any:
+        return kind(super().__call__(image))
+
+
 class Compose:
     def __init__(self, steps: Iterable[Any]) -> None:
         self.steps = list(steps)
@@ -111,6 +124,7 @@ DATASETS: dict[str, tuple[Callable[[Path], Any], set[str]]] = {
         {"grey", "sleep", "shade"},
     ),
     "a list in a list": (lambda _: Samples(Compose([Choice([Erase()]), grey])), {"Erase", "grey"}),
+    "a step with classes": (lambda _: Samples(Compose([Typed()])), {"Typed"}),
     "modules": (lambda _: Samples(torch.nn.Sequential(Jitter(), torch.nn.Identity())), {"Jitter"}),
     "one object": (lambda _: Samples(Erase()), {"Erase"}),
     "one module": (lambda _: Samples(Jitter()), {"Jitter"}),
