@@ -73,6 +73,8 @@ bench-profile: setup ## Plant limits into loops, and memory that grows: are they
 	$(BIN)/python -m benchmarks.profile_cases
 	$(BIN)/python -m benchmarks.profile_loops
 	$(BIN)/python -m benchmarks.profile_memory
+	$(PIP_INSTALL) albumentations imageio monai opencv-python-headless simplejpeg
+	$(BIN)/python -m benchmarks.operations "$${STOREBENCH_DATA:-data}/imagenet"
 
 bench-audit: setup ## Audit loaders with a planted fault, and sound ones: which faults are named, who is accused
 	$(BIN)/python -W ignore -m benchmarks.audit_cases

@@ -31,6 +31,7 @@ APART = {
     "control_groups",
     "gate_cases",
     "history",
+    "operations",
     "plan_error",
     "recommended_loops",
     "runs",
