@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -103,9 +104,10 @@ CASES = {
 
 
 @pytest.fixture
-def place(plugin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+def place(plugin: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    """Make a place whose path leaves room for the names of sockets; otherwise they would be elsewhere."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(plugin), os.environ.get("PYTHONPATH", "")]))
-    place = Place.new(tmp_path)
+    place = Place.new(Path(tempfile.gettempdir()))
     yield place
     place.remove()
 
