@@ -225,7 +225,7 @@ def inspect(
             raise UsageError("--place compares reads: leave out --samples 0")
         tables: list[Table] = []
         left_out: list[str] = []
-        with placed(path, loop_values({"place": place})["place"] if place else ()) as found:
+        with placed(path, loop_values({"place": place})["place"] if place is not None else ()) as found:
             inspection = inspected(path, samples=samples)
             if place and not inspection.unread:
                 measured, left_out = side_by_side(found, inspection, samples)

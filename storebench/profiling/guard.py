@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import signal
 import sys
 import traceback
 from collections.abc import Callable
@@ -21,6 +22,16 @@ def say(text: str) -> None:
         sys.stderr.flush()
 
 
+def is_handlers(error: Exception) -> bool:
+    """Whether a caught error is that of a handler of signals, such as torch's for workers that die: the program's own."""
+    handlers = [signal.getsignal(number) for number in signal.valid_signals()]
+    codes = {
+        getattr(of, "__code__", None) for handler in handlers for of in (handler, type(handler).__call__)
+    }
+    below = error.__traceback__ and error.__traceback__.tb_next
+    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(below))
+
+
 class Guard:
     """Attempts work of its own: the first failure is told, and nothing more is attempted."""
 
@@ -32,8 +43,8 @@ class Guard:
         try:
             return function()
         except Exception as error:
-            if traceback.extract_tb(error.__traceback__)[-1].filename.endswith("signal_handling.py"):
-                raise  # by torch's handler of signals, as a worker has died: an error of the user's program
+            if is_handlers(error):
+                raise
             self.has_failed = True
             say(f"storebench: no longer watching; your program goes on. {unexpected_line(error)}")
             return None

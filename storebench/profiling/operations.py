@@ -7,17 +7,18 @@ came. So a call that keeps the interpreter's lock counts like one that releases 
 import ctypes
 import dis
 import functools
+import inspect
 import random
 import re
 import signal
 import struct
 import threading
 import time
-import traceback
 import types
+from collections.abc import Sequence
 from typing import Any
 
-from storebench.profiling.guard import Guard, guarded
+from storebench.profiling.guard import Guard, guarded, is_handlers
 from storebench.profiling.stacks import LIBRARIES, WATCHERS, StackSampler
 
 DECODING, READING, COLLATE, _CONVERTING = "decoding", "reading", "collate", "converting"
@@ -39,6 +40,7 @@ _CALLS = ("__call__", "forward", "_wrapped_call_impl", "_call_impl")
 _SIGNAL = getattr(signal, "SIGRTMIN", -13) + 13
 # Ticks are so far apart on average, or further: reading stacks takes at most this share of the time.
 _EVERY_NS, _COST, _SMOOTHING = 8_000_000, 0.015, 0.05
+_MOST_STEPS = 64  # a longer list is no pipeline
 _MONOTONIC, _SIGEV_THREAD_ID, _ABSOLUTE = 1, 4, 1
 
 # These calls keep the interpreter's lock.
@@ -57,9 +59,10 @@ class _Function:
         self.known = next((name for pattern, name in _PATTERNS if pattern.search(place)), "")
         self.may_decode = not _IN_C.keys().isdisjoint(code.co_names)
         self.name = code.co_qualname.rpartition("<locals>.")[2]
-        self.is_method = code.co_varnames[:1] == ("self",)
-        # Whether its variables can be read without a change of what its own `locals()` returned.
-        self.is_readable = {"locals", "vars", "eval", "exec"}.isdisjoint(code.co_names)
+        self.own = code.co_varnames[0] if code.co_argcount and "." in self.name else ""  # of a method: `self`
+        # Whether its variables can be read without a change of a namespace, or of what its own `locals()` returned.
+        is_function = bool(code.co_flags & inspect.CO_OPTIMIZED)
+        self.is_readable = is_function and {"locals", "vars", "eval", "exec"}.isdisjoint(code.co_names)
         self.begin = code.co_code.find(bytes([dis.opmap["RESUME"], 0]))
 
     @functools.cached_property
@@ -80,23 +83,39 @@ _functions: dict[int, _Function] = {}
 _Call = tuple[types.FrameType, _Function]
 
 
-def _steps_of(owner: object) -> dict[int, Any]:
-    """Return the callables in the lists of an object, by their ids."""
+def _variables(frame: types.FrameType) -> dict[str, Any]:
+    """Return the variables of a function that is being called; the frame keeps none of them for longer."""
+    seen = frame.f_locals
+    values = dict(seen)
+    if type(seen) is dict:  # a snapshot, before Python 3.13
+        seen.clear()
+    return values
+
+
+def _steps_of(owner: object) -> dict[int, tuple[Sequence[Any], int]]:
+    """Return lists of callables of an object and their places in them, by their ids."""
     try:
         attributes: dict[str, Any] = object.__getattribute__(owner, "__dict__")
     except AttributeError:
         return {}
-    lists = [value for value in attributes.values() if type(value) in (list, tuple) and value]
+    lists = [value for value in attributes.values() if type(value) in (list, tuple)]
     if any(kind.__name__ == "Sequential" for kind in type(owner).__mro__):
         lists.append([*attributes.get("_modules", {}).values()])
-    pipelines = [steps for steps in lists if all(map(callable, steps))]
-    return {id(step): step for steps in pipelines for step in steps if not isinstance(step, type)}
+    pipelines = [steps for steps in lists if len(steps) <= _MOST_STEPS and all(map(callable, steps))]
+    return {
+        id(step): (steps, place)
+        for steps in pipelines
+        for place, step in enumerate(steps)
+        if not isinstance(step, type)
+    }
 
 
-def _name_of(step: Any) -> str:
-    function = step.func if isinstance(step, functools.partial) else step
-    is_function = isinstance(function, types.FunctionType | types.BuiltinFunctionType | types.MethodType)
-    return str(function.__name__) if is_function else type(step).__name__
+def _name_of(steps: Sequence[Any], place: int) -> str:
+    """Return the name of a step, with its place if others have the same name."""
+    functions = [step.func if isinstance(step, functools.partial) else step for step in steps]
+    kinds = types.FunctionType | types.BuiltinFunctionType | types.MethodType
+    names = [str((of if isinstance(of, kinds) else type(of)).__name__) for of in functions]
+    return names[place] if names.count(names[place]) == 1 else f"{names[place]} [{place}]"
 
 
 class Operations(Guard):
@@ -207,10 +226,10 @@ def _placed(stack: list[_Call]) -> tuple[str, str, str]:
     """Return the step of a pipeline, the dataset's own function, and the one that this calls, or itself."""
     (home, own_function), owner, last, step = stack[-1], None, None, None
     inside: tuple[_Function, object] | None = None
-    steps: dict[int, Any] = {}
+    steps: dict[int, tuple[Sequence[Any], int]] = {}
     for frame, function in reversed(stack):
-        values = frame.f_locals if function.is_readable and (function.is_method or steps) else {}
-        own = values.get("self") if function.is_method else None
+        values = _variables(frame) if function.is_readable and (function.own or steps) else {}
+        own = values.get(function.own)
         if inside is None and (function.code.co_name in _MAKES or (own is not None and own is owner)):
             home, own_function, owner = frame, function, owner if own is None else own
         elif inside is None or (inside[0].is_library and not function.is_library):
@@ -227,7 +246,7 @@ def _placed(stack: list[_Call]) -> tuple[str, str, str]:
         name = (is_librarys and own_function.calls.get(home.f_lasti)) or called.name
         if own is not None and called.code.co_name in _CALLS:
             name = type(own).__name__
-    return "" if step is None else _name_of(step), own_function.name, name
+    return "" if step is None else _name_of(*step), own_function.name, name
 
 
 def _tick(_number: int, frame: types.FrameType | None) -> None:
@@ -237,8 +256,6 @@ def _tick(_number: int, frame: types.FrameType | None) -> None:
     try:
         operations.see(frame)
     except Exception as error:
-        # A handler of the program, which Python may call in here, raises an error of the program.
-        files = {frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)}
-        if not files <= {__file__, dis.__file__}:
+        if is_handlers(error):
             raise
         operations.has_failed = True

@@ -217,8 +217,9 @@ class ProfileReport:
             first, shown = self.operations[0], self.operations[:_SHOWN_OPERATIONS]
             shares = ", ".join(f"{row.name} {row.share:.0%}" for row in shown)
             yield f"  operations: {shares}; without {first.name} at most {first.gain:.2f} times as fast"
-        if notes := "; ".join(self._notes()):
-            yield f"  {notes}"
+        for title, notes in (("", self._notes()), ("samples: ", self._samples())):
+            if text := "; ".join(notes):
+                yield f"  {title}{text}"
 
     def _notes(self) -> Iterator[str]:
         if self.disturbed:
@@ -228,14 +229,14 @@ class ProfileReport:
         if self.first_epoch:
             lost = "" if self.workers else ", and workers would not have what this process caches"
             yield f"epoch 1 was {self.first_epoch:.1f} times as long: this is about the later ones{lost}"
+
+    def _samples(self) -> Iterator[str]:
         if self.slow:
             yield str(self.slow)
+        elif self.sample_s and self.sample_s["p99"] > _UNEVEN * self.sample_s["p50"]:
+            yield ", ".join(f"{name} {1e3 * s:,.1f} ms" for name, s in self.sample_s.items())
         if self.any_order and self.any_order >= _PAYS:
             yield f"in any order (in_order=False) {self.any_order:.2f} times as fast"
-        elif not self.slow and self.sample_s and self.sample_s["p99"] > _UNEVEN * self.sample_s["p50"]:
-            yield "samples take " + ", ".join(
-                f"{1e3 * s:,.2g} ms ({name})" for name, s in self.sample_s.items()
-            )
 
     def _lines_below(self) -> Iterator[str]:
         if not self.total_s:

@@ -131,9 +131,10 @@ def run_script(watcher: Watcher) -> None:
             runpy.run_module(name, run_name="__main__", alter_sys=True)
         else:
             _run(os.path.abspath(name))  # noqa: PTH100 - as Python shows it, with links
-    except BaseException:
-        _hide_own_frames()
-        raise
+    except BaseException as ending:
+        if not isinstance(ending, SystemExit) or ending.code:  # else it ends well, as without `sys.exit()`
+            _hide_own_frames()
+            raise
     finally:
         if all(thread.daemon or thread is threading.main_thread() for thread in threading.enumerate()):
             code = end.conclude()

@@ -43,9 +43,15 @@ def placed(text: str, places: Sequence[str]) -> Iterator[dict[str, Container]]:
     """Yield a file where it is, and in other folders, by the place in words; copies end with the context."""
     here = first_of(text)
     try:
-        there = {place: _checked(place, here) for place in map(Place, places) if place != LOCAL}
+        wanted = [place for place in map(Place, places) if place != LOCAL]
     except ValueError as error:
         raise UsageError(str(error), where="--place") from None
+    if len({(place != place.folder, os.path.realpath(place.folder)) for place in wanted}) < len(wanted):
+        raise UsageError("it names a folder twice", where="--place")
+    there = {place: _checked(place, here) for place in wanted}
+    there = {
+        place: of for place, of in there.items() if of is None or not of.files[0].samefile(here.files[0])
+    }
     with contextlib.ExitStack() as copies:
         found = {str(here.files[0].parent): here}
         for place, container in there.items():
@@ -58,7 +64,8 @@ def _checked(place: Place, here: Container) -> Container | None:
     folder, path = Path(place.folder), here.files[0]
     sizes = [file.stat().st_size for file in here.files]
     if not place.folder or not folder.is_dir():
-        raise UsageError("there is no such folder", where=place, hint="Name a folder from /, or copy:FOLDER.")
+        what = "there is no such folder" if place.folder else "a file is inspected in folders"
+        raise UsageError(what, where=place, hint="Name a folder from /, or copy:FOLDER.")
     if place != place.folder:
         if not os.access(folder, os.W_OK | os.X_OK) or shutil.disk_usage(folder).free < sum(sizes):
             raise UsageError(f"no copy of {sum(sizes):,} bytes can be written here", where=folder)

@@ -68,8 +68,8 @@ class Compose:
 
 
 class Choice(Compose):
-    def __call__(self, image: Any) -> Any:
-        return self.steps[0](image)
+    def __call__(this, image: Any) -> Any:  # noqa: N805
+        return this.steps[0](image)
 
 
 def grey(image: Any) -> Any:
@@ -99,6 +99,26 @@ class Samples(Dataset[Any]):
         return LONG_S
 
 
+class Lazy(Samples):
+    """Samples that a function makes when they are asked for."""
+
+    def make(self, index: int) -> float:
+        self.steps = [functools.partial(grey, LONG_S)] * 1000
+        return self.steps[index]()
+
+
+class Freed(Samples):
+    """Samples that resize their memory once nothing else uses it."""
+
+    def make(self, index: int) -> float:
+        memory = bytearray(8)
+        view = memoryview(memory)
+        super().make(index)
+        del view
+        memory.extend(b"more")
+        return LONG_S
+
+
 class Stream(Samples, IterableDataset[Any]):
     def __iter__(self) -> Iterator[float]:
         return (self.make(index) for index in range(self.count))
@@ -123,6 +143,12 @@ DATASETS: dict[str, tuple[Callable[[Path], Any], set[str]]] = {
         lambda _: Samples(Compose([grey, time.sleep, functools.partial(shade, seconds=LONG_S)])),
         {"grey", "sleep", "shade"},
     ),
+    "steps of one name": (
+        lambda _: Samples(Compose([functools.partial(grey), functools.partial(grey)])),
+        {"grey [0]", "grey [1]"},
+    ),
+    "functions for each sample": (lambda _: Lazy(grey), {"grey"}),
+    "memory that is freed": (lambda _: Freed(grey), {"grey"}),
     "a list in a list": (lambda _: Samples(Compose([Choice([Erase()]), grey])), {"Erase", "grey"}),
     "a step with classes": (lambda _: Samples(Compose([Typed()])), {"Typed"}),
     "modules": (lambda _: Samples(torch.nn.Sequential(Jitter(), torch.nn.Identity())), {"Jitter"}),

@@ -55,6 +55,8 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "a bucket": (["s3:here"], "s3:here"),
     "without the file": (["{0}/empty"], "copy:{0}/empty"),
     "another file": (["{0}/other"], "{0}/other/a.h5"),
+    "none": ([""], "--place"),
+    "one twice": (["{0}/other,{0}/other/"], "--place"),
     "nothing": (["{0}/other,"], "--place"),
     "no reads": (["{0}/other", "--samples", "0"], "--samples"),
 }
