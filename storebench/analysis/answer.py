@@ -7,6 +7,7 @@ import dataclasses
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from storebench.accelerators import Accelerator
 from storebench.analysis.bottleneck import Bottleneck
@@ -53,6 +54,8 @@ class Answer:
     best: Choice | None = None
     """The choice that the verdict is about: the one to take, or the one that comes nearest."""
     is_taken: bool = False
+    keeps: bool = False
+    """Whether the sentence says to keep what the user has."""
     table: Table | None = None
     lines: tuple[str, ...] = ()
     """Replicates that are missing, what loading costs, and how the choice is read."""
@@ -79,6 +82,15 @@ class Answer:
         return self.best.verdict if self.best else Verdict.UNDECIDED
 
 
+class Decision(NamedTuple):
+    """A sentence, the choice that its verdict is about, and what it says to do."""
+
+    sentence: str
+    best: Choice | None = None
+    is_taken: bool = False
+    keeps: bool = False  # what the user has
+
+
 def decide(
     base: Choice,
     others: Sequence[Choice],
@@ -87,8 +99,8 @@ def decide(
     accelerator: str = "",
     workers: int | None = None,
     busy: bool = False,
-) -> tuple[str, Choice | None, bool]:
-    """Return the sentence, the choice that its verdict is about, and whether to take it.
+) -> Decision:
+    """Return what to do.
 
     `accelerator` are words for those that were named, `workers` those by which the base feeds them on this machine, if
     it can, and `busy` says that other work disturbed most replicates.
@@ -102,17 +114,19 @@ def decide(
     nearest = min(open_ones, key=lambda choice: choice.loss is not TrainingChange.NOTHING, default=None)
     rounds = max((choice.ratio.rounds for choice in ranked if choice.ratio), default=0)
 
-    def told(words: str, best: Choice | None, *, taken: bool = False) -> tuple[str, Choice | None, bool]:
-        return f"On a busy machine: {words}" if busy else words[:1].upper() + words[1:], best, taken
+    def told(words: str, best: Choice | None, *, taken: bool = False, keeps: bool = False) -> Decision:
+        sentence = f"On a busy machine: {words}" if busy else words[:1].upper() + words[1:]
+        return Decision(sentence, best, taken, keeps)
+
+    def keep(words: str, best: Choice | None) -> Decision:
+        return told(f"keep {name}{words}", best, keeps=True)
 
     if accelerator and base.feeds:
-        return told(f"keep {name}: fast enough for {accelerator}.", fastest)
+        return keep(f": fast enough for {accelerator}.", fastest)
     if accelerator and workers:
         one_each = ", one per core" if workers > 1 else ""
-        return told(
-            f"keep {name}: fast enough for {accelerator} with {number_of(workers, 'worker')}{one_each}.",
-            fastest,
-        )
+        with_them = f"{number_of(workers, 'worker')}{one_each}"
+        return keep(f": fast enough for {accelerator} with {with_them}.", fastest)
     if not others:
         rate = number(base.cell.median("samples_per_s"))
         return told(f"{name}: {rate} images/s; no other store could be compared with it.", None)
@@ -137,11 +151,11 @@ def decide(
         if accelerator:
             return told(f"no store is fast enough for {accelerator}.", best)
         for_now = " for now" if not busy and any(choice.may_be_faster for choice in equal) else ""
-        return told(f"keep {name}{for_now}; {loses}", best)
+        return keep(f"{for_now}; {loses}", best)
     if not any(choice.may_be_faster for choice in others):
-        return told(f"keep {name}: no other store {verb}s more than 10% faster.", fastest)
+        return keep(f": no other store {verb}s more than 10% faster.", fastest)
     if nearest is None or nearest.times <= 1:
-        return told(f"keep {name}: no other store is shown to {verb} faster.", fastest)
+        return keep(f": no other store is shown to {verb} faster.", fastest)
     more = "" if busy else _rounds_words(nearest.ratio)
     return told(
         f"undecided: {nearest.label} is {number(nearest.times, 3)} times as fast as {name}{more}.", nearest
@@ -181,7 +195,7 @@ def answer(
     base = bases[panel]
     choices, curve = choices_of(panel, base, cells, roofs, named), _curve_of(base, roofs)
     profile = named[0] if len(named) == 1 else None
-    sentence, best, taken = decide(
+    decision = decide(
         choices[0],
         choices[1:],
         training=work_of(base.cell) is LoopWork.TRAINING,
@@ -191,10 +205,11 @@ def answer(
     )
     doubt = "no rate" if base.median("samples_per_s") is None else base.doubt
     if doubt:
-        sentence = f"It cannot be told from the figures of {choices[0].label}: {doubt}."
-        best, taken = None, False
+        decision = Decision(f"It cannot be told from the figures of {choices[0].label}: {doubt}.")
     if panel.speaker.cold_start:
-        sentence = "A cold start ranks no store: measure in memory, or with a memory limit."
+        cold = "A cold start ranks no store: measure in memory, or with a memory limit."
+        decision = decision._replace(sentence=cold, keeps=False)
+    best, taken = decision.best, decision.is_taken
     limit = limits.get(best.cell.key) if best else None
     changes = [
         *(_beside(choices, best) if best else ()),
@@ -211,11 +226,12 @@ def answer(
     if best and command and not taken and best.loss is not TrainingChange.NOTHING and best.may_be_faster:
         changes.append(f"To convert all the same: {command}")
     return Answer(
-        sentence=sentence,
+        sentence=decision.sentence,
         conditions=_conditions(panel, base, best),
         choices=tuple(choices),
         best=best,
         is_taken=taken,
+        keeps=decision.keeps,
         table=choice_table(choices, named) if len(choices) > 1 else None,
         lines=(
             *not_held(choice.cell for choice in choices),
@@ -243,15 +259,11 @@ def answer_by_machine(
     for machine in sorted(machines):
         its = [panel for panel in panels if panel.first.machine == machine]
         told = answer(its, [cell for cell in cells if cell.machine == machine], roofs, limits, named)
-        base, answers[machine] = told.choices[0].label if told.choices else "", told
-        keeps = bool(base) and f"keep {base}".lower() in told.sentence.lower()
-        words = (
-            f"use {told.best.label}"
-            if told.is_taken and told.best
-            else f"keep {base}"
-            if keeps
-            else "undecided"
-        )
+        answers[machine], words = told, "no choice"
+        if told.is_taken and told.best:
+            words = f"use {told.best.label}"
+        elif told.keeps:
+            words = f"keep {told.choices[0].label}"
         advice.setdefault(words, []).append(machine)
     first, each = next(iter(answers.values())), [f"{', '.join(on)}: {words}" for words, on in advice.items()]
     return dataclasses.replace(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from storebench.errors import EXIT_INCONCLUSIVE
 from storebench.profiling.guard import say
-from storebench.profiling.rank_profiles import gather, rank_count
+from storebench.profiling.rank_exchange import gather, rank_count
 from storebench.profiling.script import ScriptOptions, Watcher, options, run_script
 from storebench.profiling.watch import watchers
 from storebench.system.whole_files import write_whole

@@ -10,7 +10,7 @@ from typing import ClassVar
 from storebench.profiling.guard import say
 from storebench.profiling.loops import loops
 from storebench.profiling.profile_report import ProfileReport
-from storebench.profiling.rank_profiles import gather, rank_count
+from storebench.profiling.rank_exchange import gather, rank_count
 from storebench.profiling.recorder import Recorder
 from storebench.profiling.script import Watcher, run_script
 from storebench.profiling.verdict import LEAST_GAIN

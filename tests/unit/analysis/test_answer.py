@@ -82,7 +82,8 @@ DECIDED: dict[str, tuple[list[Choice], TrainingChange | None, bool]] = {
 @pytest.mark.parametrize("name", DECIDED)
 def test_the_choice_that_the_sentence_names(name: str, busy: bool) -> None:
     others, loss, taken = DECIDED[name]
-    sentence, best, is_taken = decide(FILES, others, busy=busy)
+    sentence, best, is_taken, keeps = decide(FILES, others, busy=busy)
+    assert not (is_taken and keeps)
     assert (best and best.loss, is_taken) == (loss, taken)
     assert not taken or (best is not None and best.label in sentence)
     assert len(sentence.split()) <= 20
@@ -94,8 +95,8 @@ def test_the_choice_that_the_sentence_names(name: str, busy: bool) -> None:
     [("=-", True), ("<=", True), ("=?", False), ("??", False)],
 )
 def test_no_store_is_within_ten_percent_where_one_may_be_faster(signs: str, all_decided: bool) -> None:
-    sentence, _, taken = decide(FILES, [choice(SAME, f"0.95{sign}") for sign in signs])
-    assert (" 10% " in sentence, taken) == (all_decided, False)
+    decision = decide(FILES, [choice(SAME, f"0.95{sign}") for sign in signs])
+    assert (" 10% " in decision.sentence, decision.is_taken, decision.keeps) == (all_decided, False, True)
 
 
 @pytest.mark.parametrize(
@@ -105,15 +106,19 @@ def test_no_store_is_within_ten_percent_where_one_may_be_faster(signs: str, all_
 def test_the_rounds_that_decide_are_those_that_tell_it_from_ten_percent(
     times: str, spread: float, rounds: str | None
 ) -> None:
-    sentence, _, _ = decide(FILES, [choice(SAME, times, spread=spread)])
-    found = re.search(r"(\d+) rounds", sentence)
+    decision = decide(FILES, [choice(SAME, times, spread=spread)])
+    found = re.search(r"(\d+) rounds", decision.sentence)
     assert (found and found[1]) == rounds
 
 
 @pytest.mark.parametrize(("sign", "for_now"), [("<", False), ("?", True)])
 def test_files_are_kept_for_now_if_the_same_in_another_store_may_be_faster(sign: str, for_now: bool) -> None:
-    sentence, _, taken = decide(FILES, [choice(SAME, f"0.97{sign}"), choice(OUTER, "4+")])
-    assert ("your files for now;" in sentence, taken) == (for_now, False)
+    decision = decide(FILES, [choice(SAME, f"0.97{sign}"), choice(OUTER, "4+")])
+    assert ("your files for now;" in decision.sentence, decision.is_taken, decision.keeps) == (
+        for_now,
+        False,
+        True,
+    )
 
 
 @pytest.mark.parametrize("busy", [False, True])
@@ -137,16 +142,16 @@ def test_files_are_kept_for_now_if_the_same_in_another_store_may_be_faster(sign:
 def test_an_accelerator_that_the_files_starve_decides(
     others: list[Choice], words: str, taken: bool, busy: bool
 ) -> None:
-    sentence, _, is_taken = decide(FILES, others, accelerator="A100 80 GB, ResNet-50", busy=busy)
+    sentence, _, is_taken, _ = decide(FILES, others, accelerator="A100 80 GB, ResNet-50", busy=busy)
     assert words in sentence[:1].lower() + sentence[1:]
     assert (is_taken, len(sentence.split()) <= 24) == (taken, True)
 
 
 def test_files_that_feed_the_accelerator_are_kept() -> None:
     base = dataclasses.replace(FILES, feeds=True)
-    assert not decide(base, [choice(SAME, "4+")], accelerator="A100 80 GB, ResNet-50")[2]
-    assert decide(base, [choice(SAME, "4+")])[2]
-    assert not decide(FILES, [choice(SAME, "4+")], accelerator="A100", workers=4)[2]
+    assert decide(base, [choice(SAME, "4+")], accelerator="A100 80 GB, ResNet-50").keeps
+    assert decide(base, [choice(SAME, "4+")]).is_taken
+    assert decide(FILES, [choice(SAME, "4+")], accelerator="A100", workers=4).keeps
 
 
 def loaded(

@@ -116,6 +116,15 @@ def test_ranks_within_machines_are_said_first_and_rates_are_not_paired() -> None
     assert lmdb["B, verdict"] == "different machines"
 
 
+def test_a_machine_that_gains_nothing_keeps_its_files() -> None:
+    alike = dict.fromkeys(ON_A, 20.0)
+    told = content(measured(ON_A, run_id="a") + measured(alike, "e2", cores=16, run_id="b")).answer.machines
+    assert {name: (each.is_taken, each.keeps) for name, each in told.items()} == {
+        "A": (True, False),
+        "B": (False, True),
+    }
+
+
 @pytest.mark.parametrize(
     ("other", "letters"),
     [
