@@ -20,8 +20,8 @@ from storebench.settings.words import LOCAL, CacheState
 from storebench.units import Better
 
 _NOTE = (
-    "Times the place on the left, paired by round: an epoch has the same samples in the same order everywhere, so a cold"
-    " start reads the same share of the store. A read has the bytes of an image, past the page cache."
+    "Times the place on the left, paired by round: an epoch has the same samples in the same order everywhere, so a"
+    " cold start reads the same share of the store. A read has the bytes of an image, past the page cache."
 )
 
 _READS_NOTE = (

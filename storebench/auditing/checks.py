@@ -24,7 +24,7 @@ _EXAMPLES = 3
 
 
 class Served:
-    """All that the ranks of one loader served, epoch by epoch; `trains` is whether any loop of theirs differentiates."""
+    """All that the ranks of one loader served, by epoch; `trains` is whether any loop of theirs differentiates."""
 
     def __init__(self, logs: Sequence[LoaderLog], *, trains: bool) -> None:
         self.facts, self.has_key = logs[0].facts, logs[0].key is not None

@@ -53,8 +53,8 @@ def is_torchs(loader: Any) -> bool:
     """Whether torch's own iterators serve a loader: subclasses of other libraries have their own."""
     from torch.utils.data import DataLoader
 
-    own = "__iter__", "_get_iterator"
-    return all(getattr(type(loader), name, None) is getattr(DataLoader, name) for name in own)
+    methods = "__iter__", "_get_iterator"
+    return all(getattr(type(loader), name, None) is getattr(DataLoader, name) for name in methods)
 
 
 class LoaderFacts:
@@ -98,7 +98,7 @@ class LoaderFacts:
 
 
 def _shuffles(stream: Any) -> bool | None:
-    """Whether a stream says that it shuffles, by an attribute `shuffle` or the type of a stage; None if it does not say."""
+    """Whether a stream says that it shuffles, by an attribute `shuffle` or a stage's type; None if nothing tells."""
     for _, value in objects_below(stream):
         told = getattr(value, "__dict__", {}).get("shuffle")
         if isinstance(told, bool) or "shuffle" in type(value).__name__.lower():
@@ -109,7 +109,8 @@ def _shuffles(stream: Any) -> bool | None:
 def _nodes() -> int:
     """Return the number of nodes that this thread has put into graphs of gradients."""
     torch = sys.modules.get("torch")
-    return torch._C._autograd._get_sequence_nr() if torch else 0  # noqa: SLF001
+    count = getattr(torch._C._autograd, "_get_sequence_nr", None) if torch else None  # noqa: SLF001 - it may go
+    return count() if count else 0
 
 
 class LoaderLog(Watch):

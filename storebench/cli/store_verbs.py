@@ -200,7 +200,7 @@ def inspect(
         str | None,
         typer.Option(
             metavar="PLACE[,PLACE...]",
-            help="Also compare reads here with those of the same file in other folders; copy:FOLDER copies it there first.",
+            help="Also compare reads here with those of this file in other folders; copy:FOLDER copies it there first.",
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -225,10 +225,10 @@ def inspect(
             raise UsageError("--place compares reads: leave out --samples 0")
         tables: list[Table] = []
         left_out: list[str] = []
-        with placed(path, loop_values({"place": place})["place"] if place is not None else ()) as found:
+        with placed(path, loop_values({"place": place})["place"] if place is not None else ()) as containers:
             inspection = inspected(path, samples=samples)
             if place and not inspection.unread:
-                measured, left_out = side_by_side(found, inspection, samples)
+                measured, left_out = side_by_side(containers, inspection, samples)
                 tables = file_tables(inspection.kind, measured)
         if as_json:
             facts = {**dataclasses.asdict(inspection), "path": str(inspection.path)}

@@ -23,7 +23,7 @@ def say(text: str) -> None:
 
 
 def is_handlers(error: Exception) -> bool:
-    """Whether a caught error is that of a handler of signals, such as torch's for workers that die: the program's own."""
+    """Whether a caught error is the program's own, of a handler of signals such as torch's for workers that die."""
     handlers = [signal.getsignal(number) for number in signal.valid_signals()]
     codes = {
         getattr(of, "__code__", None) for handler in handlers for of in (handler, type(handler).__call__)

@@ -59,7 +59,9 @@ class _Function:
         self.known = next((name for pattern, name in _PATTERNS if pattern.search(place)), "")
         self.may_decode = not _IN_C.keys().isdisjoint(code.co_names)
         self.name = code.co_qualname.rpartition("<locals>.")[2]
-        self.own = code.co_varnames[0] if code.co_argcount and "." in self.name else ""  # of a method: `self`
+        self.instance = (
+            code.co_varnames[0] if code.co_argcount and "." in self.name else ""
+        )  # of a method: `self`
         # Whether its variables can be read without a change of a namespace, or of what its own `locals()` returned.
         is_function = bool(code.co_flags & inspect.CO_OPTIMIZED)
         self.is_readable = is_function and {"locals", "vars", "eval", "exec"}.isdisjoint(code.co_names)
@@ -224,29 +226,31 @@ class Operations(Guard):
 
 def _placed(stack: list[_Call]) -> tuple[str, str, str]:
     """Return the step of a pipeline, the dataset's own function, and the one that this calls, or itself."""
-    (home, own_function), owner, last, step = stack[-1], None, None, None
+    (home, maker), owner, last, step = stack[-1], None, None, None
     inside: tuple[_Function, object] | None = None
     steps: dict[int, tuple[Sequence[Any], int]] = {}
     for frame, function in reversed(stack):
-        values = _variables(frame) if function.is_readable and (function.own or steps) else {}
-        own = values.get(function.own)
-        if inside is None and (function.code.co_name in _MAKES or (own is not None and own is owner)):
-            home, own_function, owner = frame, function, owner if own is None else own
+        values = _variables(frame) if function.is_readable and (function.instance or steps) else {}
+        instance = values.get(function.instance)
+        if inside is None and (
+            function.code.co_name in _MAKES or (instance is not None and instance is owner)
+        ):
+            home, maker, owner = frame, function, owner if instance is None else instance
         elif inside is None or (inside[0].is_library and not function.is_library):
-            inside = function, own
-        if own is not None and own is not last:
-            steps |= _steps_of(own)
-            last = own
+            inside = function, instance
+        if instance is not None and instance is not last:
+            steps |= _steps_of(instance)
+            last = instance
         if steps:
             step = next((steps[id(value)] for value in values.values() if id(value) in steps), step)
-    name = own_function.name
+    name = maker.name
     if inside is not None:
-        called, own = inside
-        is_librarys = called.is_library and not own_function.is_library
-        name = (is_librarys and own_function.calls.get(home.f_lasti)) or called.name
-        if own is not None and called.code.co_name in _CALLS:
-            name = type(own).__name__
-    return "" if step is None else _name_of(*step), own_function.name, name
+        called, instance = inside
+        is_librarys = called.is_library and not maker.is_library
+        name = (is_librarys and maker.calls.get(home.f_lasti)) or called.name
+        if instance is not None and called.code.co_name in _CALLS:
+            name = type(instance).__name__
+    return "" if step is None else _name_of(*step), maker.name, name
 
 
 def _tick(_number: int, frame: types.FrameType | None) -> None:

@@ -54,7 +54,7 @@ class Permitted:
 
 
 def permitted(scenario: Scenario, cells: Sequence[Cell], stores: Path) -> Permitted:
-    """Return the cells that may run; raise the refusal of one that is not optional, and has a state that no place holds."""
+    """Return the cells that may run; raise the refusal of one that is not optional, whose state no place holds."""
     refused = refusals(cells, stores)
     optional = scenario.optional_cells() if refused else set()
     held = {replace(cell, place=LOCAL) for cell in cells if cell not in refused}

@@ -244,8 +244,8 @@ class LoopSettings:
 
     place: Place = setting(
         default=LOCAL,
-        meaning="Where the store is read: local, a folder, s3:http://HOST/BUCKET, or copy: and a folder or bucket to copy "
-        "first. Credentials come from the environment.",
+        meaning="Where the store is read: local, a folder, s3:http://HOST/BUCKET, or copy: and a folder or bucket to "
+        "copy first. Credentials come from the environment.",
         axis=15,
         metavar="PLACE",
         labels={LOCAL: ""},

@@ -53,10 +53,10 @@ def placed(text: str, places: Sequence[str]) -> Iterator[dict[str, Container]]:
         place: of for place, of in there.items() if of is None or not of.files[0].samefile(here.files[0])
     }
     with contextlib.ExitStack() as copies:
-        found = {str(here.files[0].parent): here}
+        containers = {str(here.files[0].parent): here}
         for place, container in there.items():
-            found[place] = container or copies.enter_context(_copied(here, Path(place.folder)))
-        yield {f"{name} ({mount_of(of.files[0]).fstype})": of for name, of in found.items()}
+            containers[place] = container or copies.enter_context(_copied(here, Path(place.folder)))
+        yield {f"{name} ({mount_of(of.files[0]).fstype})": of for name, of in containers.items()}
 
 
 def _checked(place: Place, here: Container) -> Container | None:
@@ -94,29 +94,29 @@ def _copied(here: Container, folder: Path) -> Iterator[Container]:
 
 
 def side_by_side(
-    found: dict[str, Container], inspection: Inspection, samples: int
+    containers: dict[str, Container], inspection: Inspection, samples: int
 ) -> tuple[Measured, list[str]]:
     """Return the figures of the same reads in each place, and a line for each state that a place cannot hold."""
     took = [reads.median_s for reads in (inspection.cold, inspection.warm) if reads and reads.median_s]
     count = max(BATCH, min(samples, int(ROUND_S / took[0]))) if took else BATCH
     return run_isolated(
-        partial(_measured, found, count, (inspection.sample_bytes or (1, 1, 1))[1]),
+        partial(_measured, containers, count, (inspection.sample_bytes or (1, 1, 1))[1]),
         doing="reading it in several places",
         where=inspection.path,
-        limit_s=LIMIT_S * len(found),
+        limit_s=LIMIT_S * len(containers),
         memory_bytes=MEMORY_BYTES,
     )
 
 
-def _measured(found: dict[str, Container], count: int, sample_bytes: int) -> tuple[Measured, list[str]]:
-    scanned = {name: _scanned(container) for name, container in found.items()}
-    known = range(min(len(container.classes.labels) for container in scanned.values()))
+def _measured(containers: dict[str, Container], count: int, sample_bytes: int) -> tuple[Measured, list[str]]:
+    scanned = {name: _scanned(container) for name, container in containers.items()}
+    numbers = range(min(len(container.classes.labels) for container in scanned.values()))
     measured: Measured = {CacheState.COLD: {}, CacheState.WARM: {}}
     reasons: dict[tuple[str, CacheState], str] = {}
     for number in range(ROUNDS):
         rng = random.Random(number)
-        items = rng.sample(known, min(count, len(known)))
-        for name in rng.sample([*found], len(found)):
+        items = rng.sample(numbers, min(count, len(numbers)))
+        for name in rng.sample([*containers], len(containers)):
             container = scanned[name]
             single = device_rates(container.files, sample_bytes, limit_s=DEVICE_S).single_requests
             reads = {f"read {p}, µs": 1e6 * single[f"read_1_{p}_s"] for p in ("p50", "p99") if single}
@@ -127,7 +127,9 @@ def _measured(found: dict[str, Container], count: int, sample_bytes: int) -> tup
                     continue
                 for figure, value in (values | reads).items():
                     places.setdefault(name, {}).setdefault(figure, {})["", number] = value
-    in_order = {state: {name: on[name] for name in found if name in on} for state, on in measured.items()}
+    in_order = {
+        state: {name: on[name] for name in containers if name in on} for state, on in measured.items()
+    }
     return in_order, [f"{n}, {s}: left out: {w}" for (n, s), w in reasons.items() if n not in measured[s]]
 
 

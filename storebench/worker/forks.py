@@ -144,7 +144,7 @@ class ForkServer:
 
 
 def serve(main: Callable[[Sequence[str]], int]) -> int:
-    """Answer once; fork a process for each request on standard input, answer with its id, and its exit code at its end."""
+    """Answer once; fork a process for each request on standard input, and answer with its id and its exit code."""
     end_with_starter(signal.SIGTERM)
     for cached in (running_digest, running_checkout):  # of the code that has just been imported
         cached()

@@ -50,7 +50,8 @@ class Hdf5Arrays(Container):
             fits = _layouts(images, None if classes is None else classes.size)
             if not fits:
                 shape = " x ".join(map(str, images.shape))
-                what = f"{self._image} holds {images.dtype} {shape}: neither uint8 pixels, grey or RGB, nor bytes of image files"
+                kinds = "neither uint8 pixels, grey or RGB, nor bytes of image files"
+                what = f"{self._image} holds {images.dtype} {shape}: {kinds}"
                 raise UsageError(
                     what, where=path, hint="Write such an array, or name one with #IMAGES,LABELS."
                 )
