@@ -32,7 +32,7 @@ from storebench.analysis.summary import CellSummary, LoopWork, work_key, work_of
 from storebench.analysis.table import Table
 from storebench.codecs import any_size
 from storebench.datasets.base import FOLDER_PREFIX
-from storebench.formats.registry import is_installed, parse_backend, store_name_of
+from storebench.formats.registry import get_format, is_installed, store_name_of
 from storebench.record.schema import OTHERS_MOST_FRAC
 from storebench.settings.words import LOCAL, CacheState, ComputeKind, Split
 from storebench.units import number_of
@@ -399,7 +399,7 @@ def _after(taken: Choice) -> Iterable[str]:
     if took_s := taken.of_all("build_s"):
         yield f"Conversion: about {duration(took_s)} for all images."
     backend = taken.cell.cell.backend
-    if is_installed(backend.format) and backend.reader != parse_backend(store_name_of(backend)).reader:
+    if is_installed(backend.format) and backend.reader != get_format(backend.format).info.default_reader:
         options = f", options={dict(backend.options)!r}" if backend.options else ""
         yield f"Read it with {backend}; in Python: storebench.StoreDataset(STORE, {backend.reader!r}{options})."
 
@@ -418,7 +418,8 @@ def _command(taken: Choice, base: CellSummary) -> str:
     }
     given = [word for name, value in options.items() if value is not None for word in (name, str(value))]
     flags = ["--skip-unreadable"] if data.skip_unreadable else []
-    return shlex.join(["storebench", "convert", parse_backend(store).name, *given, *flags])
+    usual = get_format(store.partition("+")[0]).info.default_codec
+    return shlex.join(["storebench", "convert", store.removesuffix(f"+{usual}"), *given, *flags])
 
 
 def disturbed(cells: Sequence[CellSummary]) -> tuple[float, str]:

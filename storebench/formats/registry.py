@@ -87,7 +87,8 @@ REFERENCES: dict[str, FormatEntry] = {
 
 def store_name_of(backend: Backend) -> str:
     """Return the name of the folder of the store that `backend` reads ("lmdb+raw")."""
-    return get_format(backend.format).info.borrows or f"{backend.format}+{backend.codec}"
+    borrowed = get_format(backend.format).info.borrows if is_installed(backend.format) else ""
+    return borrowed or f"{backend.format}+{backend.codec}"
 
 
 def traits_of(backend: Backend) -> Traits:
@@ -110,10 +111,10 @@ def format_names() -> list[str]:
 
 
 def is_installed(name: str) -> bool:
-    """Whether a format can be used; nothing of a peer's library is imported."""
+    """Whether a format can be used here; nothing of a peer's library is imported."""
     try:
         get_format(name)
-    except MissingDependencyError:
+    except (MissingDependencyError, UnknownNameError):
         return False
     return True
 

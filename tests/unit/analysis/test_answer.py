@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from storebench.analysis.frame import sourced
 from storebench.analysis.summary import CellSummary, summarise
 from storebench.cli.main import app
 from storebench.cli.results import as_dict, print_summary, put_content
+from storebench.codecs.registry import get_codec
 from storebench.record.schema import Conditions, Counters, Record
 from storebench.report.build import Report
 from storebench.report.content import content_of
@@ -232,6 +234,21 @@ def test_the_store_that_the_answer_chooses(name: str) -> None:
     assert found.base.cell.cache == ("cold" if name == "a cold start" else "warm")
     assert len(found.sentence.split()) <= 20
     assert bool(found.command) == bool(store)
+
+
+def test_what_another_machine_had_installed_is_not_needed_to_report_its_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "imagecodecs", None)
+    get_codec.cache_clear()
+    assert "convert lmdb+qoi --dataset" in answered(waits("png", 40), waits("lmdb+qoi", 10)).command
+    plugged = [
+        dataclasses.replace(record, cell=dataclasses.replace(record.cell, backend=elsewhere))
+        for record in waits("lmdb", 10)
+        for elsewhere in [dataclasses.replace(record.cell.backend, name="elsewhere", format="elsewhere")]
+    ]
+    assert answered(waits("png", 40), plugged).choice
+    get_codec.cache_clear()
 
 
 @pytest.mark.parametrize(
