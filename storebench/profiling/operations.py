@@ -191,14 +191,16 @@ class Operations(Guard):
     def see(self, frame: types.FrameType | None) -> None:
         """Count the ticks until now for the operation in a frame; the time that this takes has no ticks."""
         began_ns, began_cpu_ns, ticks = clock(), time.thread_time_ns(), 0.0
-        while self._due_ns <= began_ns:
-            ticks += self._period_ns / _EVERY_NS
-            self._due_ns += int(self._period_ns * (0.5 + self._random()))
-        if ticks and (name := self._operation(frame)):
-            self._sampler.seen.operations[name] += ticks  # type: ignore[assignment]
-        self._cost_ns += _SMOOTHING * (time.thread_time_ns() - began_cpu_ns - self._cost_ns)
-        self._due_ns += clock() - began_ns
-        self._set(self._due_ns)
+        try:
+            while self._due_ns <= began_ns:
+                ticks += self._period_ns / _EVERY_NS
+                self._due_ns += int(self._period_ns * (0.5 + self._random()))
+            if ticks and (name := self._operation(frame)):
+                self._sampler.seen.operations[name] += ticks  # type: ignore[assignment]
+            self._cost_ns += _SMOOTHING * (time.thread_time_ns() - began_cpu_ns - self._cost_ns)
+            self._due_ns += clock() - began_ns
+        finally:  # also after an error of a handler of the program's own
+            self._set(self._due_ns)
 
     def _operation(self, innermost: types.FrameType | None) -> str:
         """Return the name of the operation in a stack."""
@@ -263,3 +265,4 @@ def _tick(_number: int, frame: types.FrameType | None) -> None:
         if is_handlers(error):
             raise
         operations.has_failed = True
+        operations._set(0)  # noqa: SLF001
