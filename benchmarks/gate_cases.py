@@ -9,6 +9,7 @@ does. One line per run; exit code 1 if a run ends with another code than its cas
 
 import argparse
 import contextlib
+import json
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from storebench.check.judge import CellState
 from storebench.errors import EXIT_OK, EXIT_REGRESSION
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -96,11 +98,14 @@ def main() -> int:
         for number in range(arguments.runs):
             for case in arguments.cases:
                 started = time.monotonic()
-                code, line = gated(clone, folder / f"{case}-{number}", case, arguments.budget)
-                expected = EXIT_OK if case == "nothing" else EXIT_REGRESSION
-                wrong += code != expected
+                code, line, slower = gated(clone, folder / f"{case}-{number}", case, arguments.budget)
+                is_right = code == (EXIT_OK if case == "nothing" else EXIT_REGRESSION)
+                wrong += not is_right
                 words = f"{case} load {arguments.load}: exit code {code}, {time.monotonic() - started:.0f} s"
-                print(f"{'as expected' if code == expected else 'WRONG'}: {words}: {line}", flush=True)
+                names = ", ".join(slower) or "none"
+                print(
+                    f"{'as expected' if is_right else 'WRONG'}: {words}; slower: {names}; {line}", flush=True
+                )
     return int(wrong > 0)
 
 
@@ -115,8 +120,8 @@ def cloned(folder: Path) -> Path:
     return folder
 
 
-def gated(clone: Path, out: Path, case: str, budget: str) -> tuple[int, str]:
-    """Plant a case, run the gate, and take the case out again; return the gate's exit code and its first line."""
+def gated(clone: Path, out: Path, case: str, budget: str) -> tuple[int, str, list[str]]:
+    """Plant a case, run the gate, and take the case out; return the exit code, a line, and the cells called slower."""
     for file, text in (change for part in case.split("+") for change in CASES[part]):
         with (clone / file).open("a", encoding="utf-8") as source:
             source.write(text)
@@ -127,12 +132,13 @@ def gated(clone: Path, out: Path, case: str, budget: str) -> tuple[int, str]:
         bench = [*program, "bench", str(out.parent / "cases.toml"), *words, *stores]
         ran = subprocess.run(bench, cwd=clone, check=False, capture_output=True, text=True)
         if ran.returncode:
-            return ran.returncode, ran.stderr.strip().splitlines()[-1]
-        check = [*program, "check", str(out / "baseline"), str(out / "contender")]
+            return ran.returncode, ran.stderr.strip().splitlines()[-1], []
+        check = [*program, "check", "--json", str(out / "baseline"), str(out / "contender")]
         checked = subprocess.run(check, cwd=clone, check=False, capture_output=True, text=True)
         rounds = next((line for line in ran.stderr.splitlines() if " took " in line), "")
-        line = (checked.stdout or checked.stderr).splitlines()[0]
-        return checked.returncode, f"{line} ({rounds.partition(';')[0]})"
+        told = json.loads(checked.stdout)
+        slower = [cell["name"] for cell in told["cells"] if cell["state"] == CellState.WORSE]
+        return checked.returncode, f"{told['outcome']['line']} ({rounds.partition(';')[0]})", slower
     finally:
         subprocess.run(["git", "-C", str(clone), "checkout", "--quiet", "."], check=True)
 

@@ -177,6 +177,7 @@ def ask(reply_s: float) -> None:
 
 JPEG: dict[str, Any] = {"jpeg": True, "batch": 32, "steps": 480}
 DISK: dict[str, Any] = {"slow_disk": True, "steps": 90}
+AT_ONCE: dict[str, Any] = {"reply_s": 1e-9}  # the requests stay
 SMALL: dict[str, Any] = {"steps": 300, "workers": 1, "work_s": 0.0001, "loop_s": 0.0}
 LOOPS = [
     Loop("slow transform", Limit.TRANSFORM, {"work_s": 0.0}, work_s=0.002),
@@ -186,9 +187,9 @@ LOOPS = [
     Loop("throttled disk", Limit.STORAGE, {"slow_disk": False}, **DISK),
     Loop("throttled disk, no workers", Limit.STORAGE, {"slow_disk": False}, **DISK, workers=0),
     Loop("throttled disk, generator", Limit.STORAGE, {"slow_disk": False}, **DISK, workers=None),
-    Loop("slow network", Limit.WAITING, {"reply_s": 0.0}, reply_s=0.004),
-    Loop("slow network, no workers", Limit.WAITING, {"reply_s": 0.0}, reply_s=0.002, workers=0),
-    Loop("slow network, generator", Limit.WAITING, {"reply_s": 0.0}, reply_s=0.002, workers=None),
+    Loop("slow network", Limit.WAITING, AT_ONCE, reply_s=0.004),
+    Loop("slow network, no workers", Limit.WAITING, AT_ONCE, reply_s=0.002, workers=0),
+    Loop("slow network, generator", Limit.WAITING, AT_ONCE, reply_s=0.002, workers=None),
     Loop("sleeping reads", Limit.WAITING, {"sleep_s": 0.0}, sleep_s=0.004),
     Loop("sleeping reads, 4 workers", Limit.WAITING, {"sleep_s": 0.0}, sleep_s=0.008, workers=4),
     Loop("expensive collate", Limit.COLLATE, {"collate_s": 0.0}, collate_s=0.016),

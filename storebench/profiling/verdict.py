@@ -375,7 +375,10 @@ def _making(case: _Case, part: Limit) -> _Candidate:
     return _first(
         (bound is Limit.LOCK, _Candidate(bound, unlocked, removed)),
         (is_dataset and once >= enough, _Candidate(Limit.REPEATED, once, max(once, removed), advice)),
-        (is_dataset and usual >= enough, _Candidate(Limit.SLOW_SAMPLES, usual, max(usual, removed))),
+        (
+            is_dataset and bound is not Limit.STORAGE and usual >= enough,
+            _Candidate(Limit.SLOW_SAMPLES, usual, max(usual, removed)),
+        ),
         (bound is not Limit.STORAGE and case.are_few(least), _Candidate(Limit.WORKERS, case.more, removed)),
         (True, _Candidate(bound, removed, removed)),
     )
