@@ -92,13 +92,13 @@ bench-png bench-hdf5 bench-memory bench-leveldb bench-lmdb: setup
 
 ##@ Maintain
 
-# One process more than two cores: tests wait for disks, for processes that end, and for their own sleeps. A test that fails
+# Twice as many processes as two cores: tests wait for disks, for processes that end, and for their own sleeps. A test that fails
 # runs once more, and is listed as a rerun: machines are busy.
-test: setup ## Run the test suite in three processes, a failed test once more
-	$(BIN)/python -m pytest -q -n 3 --reruns 1
+test: setup ## Run the test suite in four processes, a failed test once more
+	$(BIN)/python -m pytest -q -n 4 --reruns 1
 
 test-full: setup ## The same with the tests that take minutes
-	$(BIN)/python -m pytest -q -n 3 --reruns 1 --full
+	$(BIN)/python -m pytest -q -n 4 --reruns 1 --full
 
 test-faults: setup ## Kill, fill the disk, break I/O or interrupt at single file operations, and check the remains (half an hour)
 	FAULTS_ALL=1 $(BIN)/python -m pytest -q tests/faults
