@@ -329,8 +329,15 @@ print(counts, [callable(signal.getsignal(number)) for number in numbers])
 """
 
 
-@pytest.mark.parametrize("workers", ["0", "1"])
-@pytest.mark.parametrize("uses", ["signals", "nothing"])
+@pytest.mark.parametrize(
+    ("uses", "workers"),
+    [
+        ("signals", "0"),
+        ("nothing", "1"),
+        pytest.param("signals", "1", marks=pytest.mark.full),
+        pytest.param("nothing", "0", marks=pytest.mark.full),
+    ],
+)
 def test_signals_of_a_script_are_its_own(uses: str, workers: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(LOOP)
     words = ("train.py", uses, workers)

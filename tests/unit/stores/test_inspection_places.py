@@ -21,7 +21,9 @@ def _content(folder: Path) -> dict[str, tuple[int, int]]:
     return {str(path): (path.stat().st_mtime_ns, path.stat().st_ctime_ns) for path in folder.rglob("*")}
 
 
-@pytest.mark.parametrize("kind", ["Caffe", "HDF5", "MDS"])
+@pytest.mark.parametrize(
+    "kind", ["HDF5", *(pytest.param(kind, marks=pytest.mark.full) for kind in ("Caffe", "MDS"))]
+)
 def test_reads_in_several_folders_are_side_by_side(
     kind: str, cli: Callable[..., Any], in_memory: Path, tmp_path: Path
 ) -> None:
