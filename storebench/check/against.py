@@ -9,7 +9,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from storebench.analysis.comparison import MIN_ROUNDS
+from storebench.check.rounds import RoundPlan
 from storebench.check.side_code import Revision, SideCode, checked_out, side_codes, side_environment
 from storebench.check.sides import Pairing, label_of
 from storebench.errors import CellFailedError, OutputError, ScenarioError, UsageError, from_os_error
@@ -129,58 +129,33 @@ def _interleave(
 ) -> list[Cell]:
     """Let both sides run every replicate, one after the other, taking turns at running first.
 
-    Return the cells for whose fewest rounds there is no time until `end_s`, which have ended early.
+    Return the cells for whose fewest rounds there was no time until `end_s`.
     """
-    started, number, done, start_s = time.monotonic(), 0, 0, 0.0
-    going, ended, took_s = list(positions), list[Cell](), dict[Cell, float]()
-    while done < scenario.replicates:
-        if end_s is not None and done:
-            left_s = end_s - time.monotonic()
-            if done >= MIN_ROUNDS and start_s + sum(took_s[cell] for cell in going) > left_s:
-                break
-            round_s = left_s / max(1, MIN_ROUNDS - done) - start_s
-            fitting = _fitting(going, took_s, round_s, scenario.priorities) if done < MIN_ROUNDS else going
-            for cell in going:
-                if cell not in fitting:
-                    say(f"no time for {label_of(cell)}: a round of it takes {format_duration(took_s[cell])}")
-                    ended.append(cell)
-            going = fitting
-        began_s = time.monotonic()
+    started, pairs, plan = time.monotonic(), 0, RoundPlan(positions, scenario)
+    while going := plan.next(None if end_s is None else end_s - time.monotonic()):
+        number, began_s = plan.rounds[going[0]], time.monotonic()
         for process in processes:
-            process.ask(f"start {done}")  # both import at the same time
+            process.ask(f"start {number}")  # both import at the same time
         for process in processes:
             process.expect()
-        start_s = time.monotonic() - began_s
-        for item in round_of(going, done, scenario.seed):
+        start_s, took_s = time.monotonic() - began_s, dict[Cell, float]()
+        for item in round_of(going, number, scenario.seed):
             began_s = time.monotonic()
             spent = format_duration(began_s - started)
-            say(
-                f"replicate pair {number + 1}, after {spent}: {label_of(item.cell)}, replicate {item.replicate}"
-            )
-            for process in processes if number % 2 == 0 else reversed(processes):
-                process.ask(f"{positions[item.cell]} {item.replicate}")
+            say(f"replicate pair {pairs + 1}, after {spent}: {label_of(item.cell)}, replicate {number}")
+            for process in processes if pairs % 2 == 0 else reversed(processes):
+                process.ask(f"{positions[item.cell]} {number}")
                 process.expect()
-            number += 1
+            pairs += 1
             took_s[item.cell] = time.monotonic() - began_s
-        done += 1
-    each = format_duration(start_s + sum(took_s[cell] for cell in going))
-    say(
-        f"{number_of(done, 'round')} took {format_duration(time.monotonic() - started)}; "
-        f"another one takes about {each}"
-    )
+        plan.add(start_s, took_s)
+    ended = plan.ended()
+    for cell in ended:
+        say(f"no time for {label_of(cell)}: a round of it takes {format_duration(plan.took_s[cell])}")
+    spent = format_duration(time.monotonic() - started)
+    each = format_duration(plan.round_s([cell for cell in positions if cell not in ended]))
+    say(f"{number_of(max(plan.rounds.values()), 'round')} took {spent}; another one takes about {each}")
     return ended
-
-
-def _fitting(
-    cells: Sequence[Cell], took_s: Mapping[Cell, float], round_s: float, priorities: Mapping[Cell, int]
-) -> list[Cell]:
-    """Return the cells whose round fits into `round_s`: those of the lowest priority number first, and at least one."""
-    fitting: list[Cell] = []
-    for cell in sorted(cells, key=lambda cell: priorities[cell]):
-        if fitting and sum(took_s[each] for each in (*fitting, cell)) > round_s:
-            break
-        fitting.append(cell)
-    return fitting
 
 
 def _pair_up(sides: Sides, codes: Sequence[SideCode], about: Pairing) -> None:
