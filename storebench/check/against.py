@@ -6,13 +6,14 @@ import json
 import secrets
 import subprocess
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from storebench.check.rounds import RoundPlan
 from storebench.check.side_code import Revision, SideCode, checked_out, side_codes, side_environment
 from storebench.check.sides import Pairing, label_of
 from storebench.errors import CellFailedError, OutputError, ScenarioError, UsageError, from_os_error
+from storebench.formats.registry import get_format
 from storebench.record.lines import PAIRING_NAME
 from storebench.record.schema import Cell
 from storebench.run.cell_process import end
@@ -84,7 +85,9 @@ def run_against(
         places = (stores / f"against-{revision.commit[:12]}", stores)
         # Cells are known to both sides by their positions: a side may compute other ids.
         numbers = {cell: number for number, cell in enumerate(scenario.cells())}
-        positions = {cell: numbers[cell] for cell in allowed.cells}
+        # A budget may end before the last of them.
+        changed_first = sorted(allowed.cells, key=lambda cell: not _has_changed(cell, codes))
+        positions = {cell: numbers[cell] for cell in changed_first}
         processes = [
             running.enter_context(
                 _side(code, folder, scratch, _job(scenario, positions, code, folder, place, drop_caches))
@@ -118,6 +121,16 @@ def _revised(source: Path | None, scenario: Scenario, root: Path, worktree: Path
     if before.cells() != scenario.cells():
         say("the scenario was edited since the revision: both sides run the revision's version")
     return before
+
+
+def _has_changed(cell: Cell, codes: Iterable[SideCode]) -> bool:
+    """Whether the code of a cell's format differs between the sides."""
+    folder = Path(*type(get_format(cell.backend.format)).__module__.split(".")[:-1])
+    first, second = (
+        {path.relative_to(code.tree): path.read_bytes() for path in (code.tree / folder).rglob("*.py")}
+        for code in codes
+    )
+    return first != second
 
 
 def _interleave(

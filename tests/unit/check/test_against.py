@@ -46,7 +46,7 @@ passes = 8
 EMULATED = 'compute = "emulated:0.01"'
 """Emulated computing measures no ceilings, which take longer than these cells. Several passes take long enough that a
 busy machine does not hide a slow-down."""
-STORED = f'backends = ["lmdb", "memory:python"]\n{EMULATED}'
+STORED = f'backends = ["memory:python", "lmdb"]\n{EMULATED}'
 IN_THE_LOOP = 'backends = ["memory:python"]\ncompute = "emulated:0.02"'
 pytestmark = pytest.mark.skipif(not git(ROOT, "rev-parse", "HEAD"), reason="needs a git checkout")
 
