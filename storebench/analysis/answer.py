@@ -279,7 +279,7 @@ def answer_by_machine(
 
 
 def _leading(bases: Mapping[Panel, CellSummary], named: Sequence[Accelerator]) -> Panel:
-    """Return the panel that answers: the first that reads what the user has, and may be ranked.
+    """Return the panel that answers: the first that reads what the user has where it is, and may be ranked.
 
     An accelerator is fed by loading alone, so with one named, panels that only load come first.
     """
@@ -290,6 +290,7 @@ def _leading(bases: Mapping[Panel, CellSummary], named: Sequence[Accelerator]) -
             bool(named) and panel.first.cell.compute.kind is not ComputeKind.NONE,
             base_rank(bases[panel]) > least,
             panel.speaker.cold_start,
+            panel.first.cell.place != LOCAL,
             bool(bases[panel].invalid) or not bases[panel].median("samples_per_s"),
         ),
     )

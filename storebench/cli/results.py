@@ -316,10 +316,10 @@ def share(
     with exit_codes():
         from storebench.analysis.sharing import contents
         from storebench.analysis.sharing import share as shared
-        from storebench.record.shared import SUFFIX, is_shared
+        from storebench.record.shared import SUFFIX
         from storebench.system.whole_files import write_whole
 
-        if not is_shared(out):
+        if not out.name.endswith(SUFFIX):
             raise errors.UsageError(f"{out}: the name of a shared file ends in {SUFFIX}")
         content, packed = shared(run)
         write_whole(out, packed)

@@ -62,6 +62,7 @@ class Recorder(Watch):
         self.makes = is_wrapped  # whether requests make the batches: no loader of torch does
         self.workers = self.prefetched = 0
         self.persists = False  # whether the workers do
+        self.is_stream = False  # whether the dataset is an iterable, which each worker iterates
         self.batch_size: int | None = None
         self.tensors = 1  # of the first batch
         self.pid, self.cores = os.getpid(), len(os.sched_getaffinity(0))
@@ -91,6 +92,7 @@ class Recorder(Watch):
         self._loader = weakref.ref(loader)
         self.workers, self.batch_size = loader.num_workers, loader.batch_size
         self.persists = loader.persistent_workers
+        self.is_stream = isinstance(loader.dataset, sys.modules["torch.utils.data"].IterableDataset)
         self.memory.objects = objects_of(loader.dataset)
         self.prefetched = loader.num_workers * (loader.prefetch_factor or 0)
         self.makes = False

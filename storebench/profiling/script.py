@@ -153,13 +153,19 @@ def _run(path: str) -> None:
 
 
 def _hide_own_frames() -> None:
-    """Have an error that ends the script shown from the script's first frame on, by whichever hook is installed."""
+    """Have an error that ends the script shown without the frames around and between its own, by its own hook."""
     show = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: types.TracebackType | None) -> None:
         hidden = (*WATCHERS, "<string>", "<frozen runpy>", "<frozen importlib", runpy.__file__)
         while trace is not None and trace.tb_frame.f_code.co_filename.startswith(hidden):
             trace = trace.tb_next
+        above = trace
+        while above is not None and (below := above.tb_next) is not None:
+            if below.tb_frame.f_code.co_filename.startswith(WATCHERS):
+                above.tb_next = below.tb_next
+            else:
+                above = below
         show(kind, error.with_traceback(trace), trace)
 
     sys.excepthook = hook

@@ -369,6 +369,7 @@ def _making(case: _Case, part: Limit) -> _Candidate:
     # One worker at a time still does what a lock is for.
     unlocked = case.without(part, share=1.0 / max(1, case.costs.workers))
     enough = max(LEAST_GAIN, case.more)
+    split = f"num_workers={case.needed}, with a stream that serves each worker its part: get_worker_info()"
     # Waits need no core each, and a collate can be written better: both are worth naming unless workers hide them.
     least = LEAST_GAIN if part is Limit.TRANSFORM else _ENOUGH * removed
     is_dataset = part is not Limit.COLLATE
@@ -379,7 +380,10 @@ def _making(case: _Case, part: Limit) -> _Candidate:
             is_dataset and bound is not Limit.STORAGE and usual >= enough,
             _Candidate(Limit.SLOW_SAMPLES, usual, max(usual, removed)),
         ),
-        (bound is not Limit.STORAGE and case.are_few(least), _Candidate(Limit.WORKERS, case.more, removed)),
+        (
+            bound is not Limit.STORAGE and case.are_few(least),
+            _Candidate(Limit.WORKERS, case.more, removed, split if case.recorder.is_stream else ""),
+        ),
         (True, _Candidate(bound, removed, removed)),
     )
 

@@ -35,7 +35,7 @@ _EMPTIED = {"cache.curve", "job.per_rank"}
 
 
 def is_shared(file: Path) -> bool:
-    return file.name.endswith(SUFFIX)
+    return file.suffix == Path(SUFFIX).suffix
 
 
 def shared_record(record: Record, run_id: str, names: dict[str, str]) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def names_for_others(records: Sequence[Record]) -> dict[str, str]:
     places = {record.cell.place for record in records if record.cell.place.url or record.cell.place.folder}
     for number, place in enumerate(sorted(places)):  # a report sorts by name
         server = f"{'copy:' * place.copies}s3:http://server-{number}/bucket"
-        names[str(place)] = server if place.url else f"/place-{number}"
+        names[str(place)] = server if place.url else f"{'copy:' * (place != place.folder)}/place-{number}"
     return names
 
 
@@ -98,6 +98,8 @@ def read_shared(file: Path) -> dict[str, Any]:
         text = unpacking.decompress(read_small_file(file, most_bytes=MOST_SHARED_BYTES), _MOST_TEXT_BYTES)
     except lzma.LZMAError as error:
         raise CorruptDataError(f"not a shared run ({error})", where=file) from None
+    if unpacking.needs_input and not unpacking.eof:
+        raise CorruptDataError("the file is cut short", where=file, hint="Fetch it again.")
     content = parse_json(text, file)
     lists = [content.get(name) for name in ("records", "cells")] if isinstance(content, dict) else [None]
     if not unpacking.eof or not all(

@@ -16,6 +16,7 @@ from storebench.analysis.labels import (
 from storebench.analysis.panels import Panel, rate_ratio
 from storebench.analysis.summary import CellSummary, LoopWork, backend_rank, varying_fields, work_key, work_of
 from storebench.analysis.table import Table
+from storebench.settings.words import LOCAL
 from storebench.units import number_of
 
 _WORKS = {LoopWork.TRAINING: "training", LoopWork.EMULATED: "emulated training"}
@@ -50,11 +51,13 @@ def columns(panels: Iterable[Panel]) -> list[ExplorerColumn]:
     varying = varying_fields(group[0].first for group in kept)
     heads = [_heading(group[0]) for group in kept]
     words = [setting_label(group[0].speaker, varying).split(", ") for group in kept]
+    place_names = {LOCAL: str(LOCAL)} if "place" in varying else {}
     titles = {head[0] for head in heads}
     made = []
     for group, (dataset, *head), own_words in zip(kept, heads, words, strict=True):
         alike = [others for other, others in zip(heads, words, strict=True) if other == (dataset, *head)]
         more = [word for word in own_words if not all(word in others for others in alike)]
+        more.append(place_names.get(group[0].first.cell.place, ""))
         short = dataset.partition(",")[0]
         unique = sum(title.partition(",")[0] == short for title in titles) == 1
         made.append(
@@ -63,7 +66,7 @@ def columns(panels: Iterable[Panel]) -> list[ExplorerColumn]:
                 state=head[0],
                 work=head[1],
                 workers=str(group[0].first.cell.workers),
-                words=tuple(word for word in (*head, ", ".join(more)) if word),
+                words=tuple(word for word in (*head, ", ".join(filter(None, more))) if word),
                 panels=tuple(group),
             )
         )

@@ -19,7 +19,7 @@ _ROUNDING = 1e-4
 # A path or an address, and what may look like one: numbered places, the clock rate of a processor, and settings.
 _NAMED = re.compile(r'"[^"]*[/\\@][^"]*"')
 _PERMITTED = re.compile(
-    r'"(/place-\d+|(copy:)?s3:http://server-\d+/bucket|[^/\\@]* @ [\d.]+GHz|I/O (class|priority))"'
+    r'"((copy:)?/place-\d+|(copy:)?s3:http://server-\d+/bucket|[^/\\@]* @ [\d.]+GHz|I/O (class|priority))"'
 )
 
 

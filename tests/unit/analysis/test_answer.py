@@ -251,6 +251,18 @@ def test_what_another_machine_had_installed_is_not_needed_to_report_its_run(
     get_codec.cache_clear()
 
 
+def test_of_several_places_the_store_where_it_is_is_the_answer_and_columns_name_each() -> None:
+    records = [
+        *(record for place in ("copy:/b", "local") for name, ms in (("png", 40), ("lmdb", 10))
+          for record in waits(name, ms, place=place)),
+    ]  # fmt: skip
+    content = content_of(Results(records=tuple((record, Path("run/records.jsonl")) for record in records)))
+    assert content.answer.choice
+    assert "copied" not in content.answer.conditions
+    assert content.overview
+    assert content.overview.head[1:] == ("in memory, copied below /b, loading", "in memory, loading, local")
+
+
 @pytest.mark.parametrize(
     ("backends", "changes", "base"),
     [

@@ -121,12 +121,12 @@ def test_folders_have_numbers_in_the_order_of_their_names(order: int, tmp_path: 
             make_record(backend, replicate=n, place=place), place=PlaceFacts(server=f"ext4 on {place}")
         )
         for n in range(3)
-        for backend, place in (("lmdb", "/a"), ("png", "/b"))[::order]
+        for backend, place in (("lmdb", "/a"), ("png", "copy:/b"))[::order]
     ]
     (tmp_path / "run.json.xz").write_bytes(share(write_run(tmp_path / "run", records))[1])
     shared = read_results(tmp_path / "run.json.xz").records
     numbers = {(str(record.cell.backend), str(record.cell.place)) for record, _ in shared}
-    assert numbers == {("lmdb", "/place-0"), ("png", "/place-1")}
+    assert numbers == {("lmdb", "/place-0"), ("png", "copy:/place-1")}
     assert {record.place.server for record, _ in shared if record.place} == {"ext4"}
 
 
@@ -169,19 +169,19 @@ def test_a_shared_file_names_nobody(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content",
+    ("content", "said"),
     [
-        b"",
-        b"{}",
-        lzma.compress(b"[]"),
-        lzma.compress(b'{"records": [], "cells": [1]}'),
-        lzma.compress(b'{"records": [{}], "cells": [{}]}')[:-9],
-        lzma.compress(b'{"records": [], "cells": []}' + b" " * (40 << 20)),
+        (b"", "cut short"),
+        (b"{}", "not a shared run"),
+        (lzma.compress(b"[]"), "not a shared run"),
+        (lzma.compress(b'{"records": [], "cells": [1]}'), "not a shared run"),
+        (lzma.compress(b'{"records": [{}], "cells": [{}]}')[:-9], "cut short"),
+        (lzma.compress(b'{"records": [], "cells": []}' + b" " * (40 << 20)), "not a shared run"),
     ],
     ids=["empty", "text", "a list", "no cells", "half", "a bomb"],
 )
-def test_a_file_that_is_no_shared_run_is_refused(content: bytes, tmp_path: Path, cli: Cli) -> None:
+def test_a_file_that_is_no_shared_run_is_refused(content: bytes, said: str, tmp_path: Path, cli: Cli) -> None:
     (tmp_path / "run.json.xz").write_bytes(content)
     done = cli("validate", "run.json.xz")
     assert done.returncode == 5
-    assert "not a shared run" in done.stdout or "not JSON" in done.stdout
+    assert said in done.stdout

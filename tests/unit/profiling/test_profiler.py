@@ -255,6 +255,22 @@ def test_the_work_of_other_programs_is_seen() -> None:
     assert report.disturbed in str(report)
 
 
+class SlowStream(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[int]:
+        for index in range(160):
+            time.sleep(0.005)
+            yield index
+
+
+def test_more_workers_for_a_stream_are_advised_with_what_it_must_do() -> None:
+    profiled = storebench.profile(DataLoader(SlowStream(), batch_size=4), show=False)
+    for _ in profiled:
+        time.sleep(0.02)
+    report = profiled.report()
+    assert report.bound is Limit.WORKERS
+    assert "get_worker_info()" in str(report)
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_times_are_those_of_the_loop(workers: int) -> None:
     profiled = storebench.profile(

@@ -77,12 +77,13 @@ def test_a_module_runs_as_in_python(tmp_path: Path) -> None:
     package = tmp_path / "package"
     package.mkdir()
     (package / "__init__.py").touch()
-    (package / "train.py").write_text(LOOP + "train()\n1 / 0\n")
+    error = "for _ in DataLoader([0], collate_fn=lambda _: 1 / 0): pass\n"
+    (package / "train.py").write_text(f"{LOOP}train()\n{error}")
     words = ("-m", "package.train", "--help")
     expected, done = run(*words, folder=tmp_path), profile(*words, folder=tmp_path)
     assert (done.returncode, done.stdout) == (expected.returncode, expected.stdout)
     ours = done.stderr[done.stderr.index("Traceback") :].splitlines()
-    assert [line for line in expected.stderr.splitlines() if "runpy" not in line][-4:] == ours[-4:]
+    assert [line for line in expected.stderr.splitlines() if "runpy" not in line][-9:] == ours[-9:]
     assert "storebench/profiling" not in done.stderr
 
 
