@@ -103,11 +103,12 @@ class Content:
 
     @property
     def io(self) -> list[Table]:
-        """What the storage delivers, for each dataset of cells that only load."""
+        """What the storage delivers, for each dataset of a run that only loads."""
         loading: dict[tuple[Any, ...], list[Panel]] = {}
         for panel in self.panels:
-            if panel.first.cell.compute.kind is ComputeKind.NONE:
-                loading.setdefault(panel.first.dataset_key, []).append(panel)
+            if panel.first.cell.compute.kind is not ComputeKind.NONE:
+                return []
+            loading.setdefault(panel.first.dataset_key, []).append(panel)
         return [io_table(panels, self.limits) for panels in loading.values()]
 
     def more(self, kind: str) -> tuple[Table, ...]:
