@@ -92,8 +92,8 @@ bench-png bench-hdf5 bench-memory bench-leveldb bench-lmdb: setup
 
 ##@ Maintain
 
-# Twice as many processes as two cores: tests wait for disks, for processes that end, and for their own sleeps. A test that fails
-# runs once more, and is listed as a rerun: machines are busy.
+# Two processes for each of two cores: tests wait for disks, for processes that end, and for their own sleeps. A test that
+# fails runs once more, and is listed as a rerun: machines are busy.
 test: setup ## Run the test suite in four processes, a failed test once more
 	$(BIN)/python -m pytest -q -n 4 --reruns 1
 

@@ -13,7 +13,9 @@ from storebench.check.rounds import RoundPlan
 from storebench.check.side_code import Revision, SideCode, checked_out, side_codes, side_environment
 from storebench.check.sides import Pairing, label_of
 from storebench.errors import CellFailedError, OutputError, ScenarioError, UsageError, from_os_error
+from storebench.formats.origin import plugin_package
 from storebench.formats.registry import get_format
+from storebench.probes.code import code_digest
 from storebench.record.lines import PAIRING_NAME
 from storebench.record.schema import Cell
 from storebench.run.cell_process import end
@@ -124,13 +126,11 @@ def _revised(source: Path | None, scenario: Scenario, root: Path, worktree: Path
 
 
 def _has_changed(cell: Cell, codes: Iterable[SideCode]) -> bool:
-    """Whether the code of a cell's format differs between the sides."""
+    """Whether the code of a cell's format differs between the sides; of a plug-in, it may."""
+    if plugin_package(cell.backend.format):
+        return True
     folder = Path(*type(get_format(cell.backend.format)).__module__.split(".")[:-1])
-    first, second = (
-        {path.relative_to(code.tree): path.read_bytes() for path in (code.tree / folder).rglob("*.py")}
-        for code in codes
-    )
-    return first != second
+    return len({code_digest(*sorted((code.tree / folder).rglob("*.py"))) for code in codes}) > 1
 
 
 def _interleave(

@@ -30,9 +30,9 @@ class RoundPlan:
         if not any(self.rounds.values()):
             return list(self.rounds)
         left_s = float("inf") if left_s is None else left_s
+        must = max(self.rounds.values()) < self._fewest
         for number in range(self._fewest - 1, 0, -1):
             fitting: list[Cell] = []
-            must = max(self.rounds.values()) < self._fewest
             for cell in sorted(self._after(number), key=lambda cell: self._priorities[cell]):
                 total_s = (self._fewest - number) * self.round_s([*fitting, cell])
                 if (must and not fitting) or total_s <= left_s:

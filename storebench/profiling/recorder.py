@@ -89,10 +89,12 @@ class Recorder(Watch):
 
     def attach(self, loader: Any) -> None:
         """Note that a loader of torch makes the batches."""
+        from torch.utils.data import IterableDataset
+
         self._loader = weakref.ref(loader)
         self.workers, self.batch_size = loader.num_workers, loader.batch_size
         self.persists = loader.persistent_workers
-        self.is_stream = isinstance(loader.dataset, sys.modules["torch.utils.data"].IterableDataset)
+        self.is_stream = isinstance(loader.dataset, IterableDataset)
         self.memory.objects = objects_of(loader.dataset)
         self.prefetched = loader.num_workers * (loader.prefetch_factor or 0)
         self.makes = False

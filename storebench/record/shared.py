@@ -35,7 +35,7 @@ _EMPTIED = {"cache.curve", "job.per_rank"}
 
 
 def is_shared(file: Path) -> bool:
-    return file.suffix == Path(SUFFIX).suffix
+    return file.suffix == ".xz"
 
 
 def shared_record(record: Record, run_id: str, names: dict[str, str]) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def read_shared(file: Path) -> dict[str, Any]:
     except lzma.LZMAError as error:
         raise CorruptDataError(f"not a shared run ({error})", where=file) from None
     if unpacking.needs_input and not unpacking.eof:
-        raise CorruptDataError("the file is cut short", where=file, hint="Fetch it again.")
+        raise CorruptDataError("the file is cut short: fetch it again", where=file)
     content = parse_json(text, file)
     lists = [content.get(name) for name in ("records", "cells")] if isinstance(content, dict) else [None]
     if not unpacking.eof or not all(

@@ -57,7 +57,6 @@ def columns(panels: Iterable[Panel]) -> list[ExplorerColumn]:
     for group, (dataset, *head), own_words in zip(kept, heads, words, strict=True):
         alike = [others for other, others in zip(heads, words, strict=True) if other == (dataset, *head)]
         more = [word for word in own_words if not all(word in others for others in alike)]
-        more.append(place_names.get(group[0].first.cell.place, ""))
         short = dataset.partition(",")[0]
         unique = sum(title.partition(",")[0] == short for title in titles) == 1
         made.append(
@@ -66,7 +65,9 @@ def columns(panels: Iterable[Panel]) -> list[ExplorerColumn]:
                 state=head[0],
                 work=head[1],
                 workers=str(group[0].first.cell.workers),
-                words=tuple(word for word in (*head, ", ".join(filter(None, more))) if word),
+                words=tuple(
+                    filter(None, (*head, ", ".join(more), place_names.get(group[0].first.cell.place)))
+                ),
                 panels=tuple(group),
             )
         )

@@ -251,12 +251,20 @@ def test_what_another_machine_had_installed_is_not_needed_to_report_its_run(
     get_codec.cache_clear()
 
 
-def test_of_several_places_the_store_where_it_is_is_the_answer_and_columns_name_each() -> None:
-    records = [
-        *(record for place in ("copy:/b", "local") for name, ms in (("png", 40), ("lmdb", 10))
-          for record in waits(name, ms, place=place)),
-    ]  # fmt: skip
+@pytest.mark.parametrize(("trains", "tables"), [(False, 1), (True, 0)])
+def test_only_a_run_that_only_loads_ends_with_what_the_storage_delivers(trains: bool, tables: int) -> None:
+    records = [*waits("png", 40), *waits("lmdb", 10)]
+    records += waits("png", 40, compute="real", model="lenet") if trains else []
     content = content_of(Results(records=tuple((record, Path("run/records.jsonl")) for record in records)))
+    assert len(content.io) == tables
+
+
+def test_of_several_places_the_store_where_it_is_is_the_answer_and_columns_name_each() -> None:
+    there, here = (
+        [*waits("png", 40, place=place), *waits("lmdb", 10, place=place)] for place in ("copy:/b", "local")
+    )
+    records = tuple((record, Path("run/records.jsonl")) for record in (*there, *here))
+    content = content_of(Results(records=records))
     assert content.answer.choice
     assert "copied" not in content.answer.conditions
     assert content.overview
