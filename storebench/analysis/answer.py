@@ -139,6 +139,10 @@ def decide(
         words = f"fast enough for {accelerator}: only {least.label}, but {least.loss}."
         return told(words, least, taken=not equal)
     if best := _best(equal):
+        open_to = [c for c in equal if c.is_open and c.times > best.times]
+        if rival := max(open_to, key=lambda choice: choice.times, default=None):
+            words = f"use {best.label}, {number(best.times, 2)} times as fast as {name}; {rival.label} may be faster."
+            return told(words, best, taken=True)
         return told(
             f"use {best.label}: {verb}ing is {number(best.times, 2)} times as fast as from {name}.",
             best,
@@ -309,10 +313,16 @@ def _conditions(panel: Panel, base: CellSummary, best: Choice | None) -> str:
 
 
 def _beside(choices: Sequence[Choice], best: Choice) -> list[str]:
-    others = [choice for choice in choices[1:] if choice is not best and not choice.cell.doubt]
-    ratios = [(choice.label, rate_ratio(choice.cell, best.cell)) for choice in others]
+    others = [choice for choice in choices[1:] if choice is not best]
+    ratios = [(choice, rate_ratio(choice.cell, best.cell)) for choice in others]
     told_apart = (Verdict.FASTER, Verdict.SLOWER)
-    alike = [label for label, ratio in ratios if ratio and ratio.verdict not in told_apart]
+    alike = [
+        choice.label
+        for choice, ratio in ratios
+        if ratio
+        and ratio.verdict not in told_apart
+        and (not choice.cell.doubt or (choice.is_open and ratio.may_be_faster))
+    ]
     return [f"Not told apart from {best.label}: {', '.join(alike)}."] if alike else []
 
 

@@ -19,7 +19,7 @@ from storebench.analysis.labels import (
 )
 from storebench.analysis.panels import IN_PLACE, USERS_OWN, Panel, base_rank, rate_ratio
 from storebench.analysis.roofline import Feeding, Roofline
-from storebench.analysis.summary import MEMORY_FORMAT, CellSummary, backend_rank
+from storebench.analysis.summary import MEMORY_FORMAT, UNSTEADY, CellSummary, backend_rank
 from storebench.analysis.table import Column, Table, make_table
 from storebench.codecs import any_size
 from storebench.run.matrix import MODEL_CROPS, NETWORK_SIDE
@@ -60,6 +60,12 @@ class Choice:
     @property
     def may_be_faster(self) -> bool:
         return self.ratio is None or self.ratio.may_be_faster
+
+    @property
+    def is_open(self) -> bool:
+        """Whether right samples may be served faster than by the base, and this is not decided."""
+        is_right = self.cell.doubt in ("", UNSTEADY)
+        return is_right and self.verdict is Verdict.UNDECIDED and self.may_be_faster
 
     @property
     def times(self) -> float:

@@ -44,6 +44,9 @@ WHOLE = "whole_"
 # With fewer timed steps of real training, compute decides the rate: such cells rank no backends.
 FEWEST_TRAINING_STEPS = 20
 
+# The doubt about a rate that drifts.
+UNSTEADY = "not steady"
+
 # Share of the time above which computing alone decides the rate: without loading it would be 5% higher at most.
 COMPUTING_FRAC = 0.95
 
@@ -268,7 +271,7 @@ class CellSummary:
         if self.cold_start:
             return "cold start"
         if self.unsteady:
-            return "not steady"
+            return UNSTEADY
         return "too few steps" if self.short_training else ""
 
     @property

@@ -92,6 +92,14 @@ def test_the_choice_that_the_sentence_names(name: str, busy: bool) -> None:
     assert sentence.startswith("On a busy machine: ") == busy
 
 
+@pytest.mark.parametrize(("told", "named"), [("6.8?", True), ("2.8?", False), ("6.8-", False)])
+def test_a_store_that_may_be_faster_than_the_choice_is_named(told: str, named: bool) -> None:
+    rival = dataclasses.replace(choice(SAME, told), label="the rival")
+    decision = decide(FILES, [first := choice(SAME, "2.9+"), rival])
+    assert (decision.best, decision.is_taken) == (first, True)
+    assert ("the rival" in decision.sentence) == named
+
+
 @pytest.mark.parametrize(
     ("signs", "all_decided"),
     [("=-", True), ("<=", True), ("=?", False), ("??", False)],
