@@ -35,8 +35,8 @@ Pair = tuple[Record, Path]
 
 RunFolders = str | Path | Sequence[str | Path]
 
-# Decoding a sample takes as long in each epoch of a process; a busy machine explains less than this.
-_DECODE_MOST_RATIO, _DECODE_LEAST_S = 5.0, 0.1
+# Decoding a sample takes as long in each epoch of a process; a busy machine explains less than this, but for few samples.
+_DECODE_MOST_RATIO, _DECODE_LEAST_S, _DECODE_FEWEST = 5.0, 0.1, 100
 
 # How much faster than the null cell a cell may be in every round, because of a busy machine.
 _COMPUTE_HEADROOM = 1.15
@@ -199,7 +199,7 @@ def _kept_pixels(records: Iterable[Record]) -> Iterator[Finding]:
     """Find epochs whose samples an earlier epoch of the same process had decoded."""
     processes: dict[Hashable, list[Record]] = {}
     for record in filter(decodes, records):
-        if record.timed_samples and record.decode_s:
+        if record.timed_samples >= _DECODE_FEWEST and record.decode_s:
             processes.setdefault((record.run_id, record.cell.cell_id, record.replicate), []).append(record)
     for epochs in processes.values():
         slowest = max(epochs, key=_decode_sample_s)

@@ -296,13 +296,20 @@ def test_original_files_must_agree_among_themselves(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("first_ms", "later_ms", "kept"), [(1.2, 0.25, True), (1.4, 0.25, False), (0.07, 0.0125, True)]
+    ("first_ms", "later_ms", "steps", "kept"),
+    [
+        (1.2, 0.25, 100, True),
+        (1.4, 0.25, 100, False),
+        (0.07, 0.0125, 100, True),
+        (60, 1, 2, True),
+        (60, 1, 4, False),
+    ],
 )
 def test_an_epoch_that_decodes_five_times_as_fast_is_found(
-    tmp_path: Path, first_ms: float, later_ms: float, kept: bool
+    tmp_path: Path, first_ms: float, later_ms: float, steps: int, kept: bool
 ) -> None:
     epochs = [
-        make_record("png", cache="warm", epochs=2, epoch=epoch, wait_ms=4 + ms, decode_ms=ms)
+        make_record("png", cache="warm", epochs=2, epoch=epoch, wait_ms=4 + ms, decode_ms=ms, steps=steps)
         for epoch, ms in enumerate((first_ms, later_ms))
     ]
     found = [finding.figure for finding in validate(write_run(tmp_path / "run", epochs))]
