@@ -178,15 +178,24 @@ def costs_of(
     # A batch that was not yet made when it was asked for is waited for; the rest of the wait is the handoff.
     waits = [(step, step.made) for step in even if step.made is not None]
     starving_s = mean_s(min(step.wait_ns, max(0, batch.ended_ns - step.asked_ns)) for step, batch in waits)
-    looping_s = max(0.0, report.loop_s - mean_s(step.delayed_ns for step in even))
-    made_s = (costs.making_s - wall[Limit.HANDOFF]) / workers
-    busy_s = looping_s + report.elsewhere_s + waiting_cpu_s + wall[Limit.HANDOFF] / workers
+    freeing_s = min(report.loop_s, mean_s(recorder.freeings_ns))
+    looping_s = max(0.0, report.loop_s - freeing_s - mean_s(step.delayed_ns for step in even))
+    made_s = max(
+        (costs.making_s - wall[Limit.HANDOFF]) / workers,
+        (cpu[Limit.TRANSFORM] + cpu[Limit.COLLATE]) / recorder.cores,
+    )
+    busy_s = looping_s + freeing_s + report.elsewhere_s + waiting_cpu_s + wall[Limit.HANDOFF] / workers
     are_slower = starving_s >= report.wait_s / 2 or max(made_s, wall[Limit.PINNING]) > busy_s
     if are_slower:
-        costs = dataclasses.replace(costs, wall=wall | {Limit.COMPUTE: looping_s}, receiving_s=waiting_cpu_s)
+        received_s = waiting_cpu_s
     else:
+        looping_s = report.loop_s - freeing_s
         received_s = report.wait_s - starving_s - mean_s(step.wait_delayed_ns for step in even)
-        costs = dataclasses.replace(costs, receiving_s=max(waiting_cpu_s, received_s))
+    costs = dataclasses.replace(
+        costs,
+        wall=wall | {Limit.COMPUTE: looping_s},
+        receiving_s=max(waiting_cpu_s, received_s) + freeing_s,
+    )
     return costs.fitted(report.step_s, to_workers=are_slower) if is_fitted else costs, shares
 
 

@@ -30,6 +30,10 @@ from storebench.profiling.watch import Watch, asking
 
 # The most steps that are kept, the last ones.
 _MOST_STEPS = 50_000
+# Batches whose ends are watched at once.
+_MOST_KEPT = 8
+# Batches of more tensors take a while to be freed, which belongs to handing them over.
+MANY_TENSORS = 8
 # The kernel's counters of a moment are read again after this time.
 _SAME_NS = 10_000
 
@@ -65,6 +69,7 @@ class Recorder(Watch):
         self.is_stream = False  # whether the dataset is an iterable, which each worker iterates
         self.batch_size: int | None = None
         self.tensors = 1  # of the first batch
+        self.freeings_ns = list[int]()  # what the loop took to free batches of many tensors
         self.pid, self.cores = os.getpid(), len(os.sched_getaffinity(0))
         self.is_ahead = False  # whether a thread inside the loader asks for batches ahead of the loop
         self.consumer = collections.Counter[
@@ -86,6 +91,7 @@ class Recorder(Watch):
         self._ready: int | None = None
         self._made: BatchTimes | None = None
         self._others: OtherWork | None = None
+        self._ends = collections.deque[Any](maxlen=_MOST_KEPT)
 
     def attach(self, loader: Any) -> None:
         """Note that a loader of torch makes the batches."""
@@ -201,11 +207,26 @@ class Recorder(Watch):
         )
         if not self.steps:
             self.tensors = max(1, _count_tensors(batch))
+        if self.tensors > MANY_TENSORS:
+            self._time_freeing(batch)
         self.steps.append(self._open)
         self.memory.note(batch, is_first=not self._place)
         self._made = self._ready = None
         self._place += 1
         self._iter_ns = 0
+
+    def _time_freeing(self, batch: Any) -> None:
+        """Note the time between the ends of the first and of the last tensor of a batch."""
+        ended_ns = list[int]()
+
+        def note(_: Any) -> None:
+            ended_ns.append(clock())
+            if len(ended_ns) == 2:
+                self.freeings_ns.append(ended_ns[1] - ended_ns[0])
+
+        ends = (_tensor_at(batch, place) for place in (0, -1))
+        with contextlib.suppress(TypeError):  # no tensor or array
+            self._ends.append([weakref.ref(tensor, note) for tensor in ends])
 
     def _note_wait(self, now: Moment) -> None:
         """Add the request that ends now to the time of this thread's requests."""
@@ -263,6 +284,13 @@ def _children_cpu_s() -> float:
         with contextlib.suppress(psutil.Error):  # it has ended
             seconds += sum(child.cpu_times()[:4])  # its own and of its children that have ended
     return seconds
+
+
+def _tensor_at(batch: Any, place: int) -> Any:
+    """Return the first tensor of a batch, or the last one at place -1."""
+    while isinstance(batch, dict | list | tuple) and batch:
+        batch = [*(batch.values() if isinstance(batch, dict) else batch)][place]
+    return batch
 
 
 def _count_tensors(batch: Any) -> int:

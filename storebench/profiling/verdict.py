@@ -27,7 +27,7 @@ from storebench.profiling.profile_report import (
     hot_lines,
     unseen_of,
 )
-from storebench.profiling.recorder import LoopStep, Recorder
+from storebench.profiling.recorder import MANY_TENSORS, LoopStep, Recorder
 from storebench.settings.words import Limit
 
 # A part of the loading is the limit only if without it the loop would be this many times as fast.
@@ -43,8 +43,8 @@ _UNLIKE, _UNLIKE_S = 1.5, 0.001
 _SLOW, _SLOW_FRAC = 10.0, 0.3
 # Smallest share of the best rate that counts as enough; more than this many times the workers for it are too many.
 _ENOUGH, _MANY = 0.95, 2
-# From this many samples on, the work per batch weighs little; this many tensors could be handed over as one.
-_FULL_BATCH, _MANY_TENSORS = 32, 8
+# From this many samples on, the work per batch weighs little.
+_FULL_BATCH = 32
 # Batches that each worker makes ahead in a long queue.
 _LONG = 1_000
 # A line with this share of the looks names the limit: of two workers that share a lock, one waits half of the time.
@@ -397,7 +397,7 @@ def _handoff(case: _Case) -> _Candidate:
     """Return the limit that handing batches over is, of which larger batches or fewer tensors leave a share."""
     costs, part = case.costs, Limit.HANDOFF
     share, tensors = min(1.0, (case.report.batch_size or _FULL_BATCH) / _FULL_BATCH), case.recorder.tensors
-    fewer = case.without(part, share=1.0 / tensors if tensors > _MANY_TENSORS else 0.0)
+    fewer = case.without(part, share=1.0 / tensors if tensors > MANY_TENSORS else 0.0)
     # Collate makes the memory that is handed over; what it takes beyond that grows with the batch.
     fixed_s = costs.wall[part] + costs.receiving_s
     collating = max(share, 1.0 - (1.0 - share) * fixed_s / max(costs.wall[Limit.COLLATE], NEARLY_NONE))
