@@ -47,6 +47,7 @@ class Loop:
     makes_s: Mapping[int, float] = field(default_factory=dict)  # blocked in addition, by the place
     first_epoch: float = 1.0  # the factor of the dataset's work in it
     tensors: int = 1
+    freeing_s: float = 0.0  # of the loop's time
     is_generator: bool = False
     is_opaque: bool = False
     io_waits: int = 0  # of 100 looks
@@ -62,6 +63,7 @@ class Loop:
         recorder.workers, recorder.batch_size, recorder.persists = self.workers, self.batch, self.persists
         recorder.prefetched, recorder.cores = self.workers * self.prefetch_factor, 2
         recorder.epochs, recorder.tensors, recorder.makes = self.epochs, self.tensors, self.is_generator
+        recorder.freeings_ns.append(int(S * self.freeing_s))
         recorder.seen.operations.update(self.operations)
         recorder.seen.files[str(folder / "photo.jpg")] = 1
         if self.line:
@@ -180,6 +182,16 @@ CASES: dict[str, tuple[Loop, Limit, float]] = {
         Loop(workers=1, pickling_s=0.030, receive_s=0.030, loop_s=0.001, tensors=240),
         Limit.HANDOFF,
         22.0,
+    ),
+    "many tensors that the loop frees": (
+        Loop(workers=1, pickling_s=0.030, receive_s=0.030, loop_s=0.004, freeing_s=0.003, tensors=240),
+        Limit.HANDOFF,
+        23.9,
+    ),
+    "a transform on shared cores": (
+        Loop(workers=4, dataset_s=0.016, delayed_s=0.016, receive_s=0.0025, loop_s=0.004),
+        Limit.TRANSFORM,
+        1.22,
     ),
     "pinning": (Loop(dataset_s=0.002, pin_s=0.020, loop_s=0.005), Limit.PINNING, 4.0),
     "no workers": (Loop(workers=0, dataset_s=0.020, loop_s=0.020), Limit.WORKERS, 2.0),
