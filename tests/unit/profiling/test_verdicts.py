@@ -189,7 +189,9 @@ CASES: dict[str, tuple[Loop, Limit, float]] = {
         23.9,
     ),
     "a transform on shared cores": (
-        Loop(workers=4, dataset_s=0.016, delayed_s=0.016, receive_s=0.0025, loop_s=0.004),
+        Loop(
+            workers=4, dataset_s=0.016, delayed_s=0.016, receive_s=0.003, loop_s=0.0045, loop_delayed_s=0.001
+        ),
         Limit.TRANSFORM,
         1.22,
     ),
