@@ -109,7 +109,7 @@ def test_its_verbs_work_without_home_and_path_and_write_nothing_into_the_install
     short = ("--max-steps", "4", "--batch-size", "4", "--workers", "1", "--compute", "none")
     for words in (
         ("doctor",),
-        ("run", "original", "lmdb", "--dataset", "photos", *short, "--out", "run"),
+        ("run", "lmdb", "--dataset", "photos", *short, "--out", "run"),
         ("report", "run", "--out", "report"),
         ("profile", "train.py"),
     ):

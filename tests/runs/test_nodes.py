@@ -1,12 +1,14 @@
 """Runs on several nodes: several commands on this machine, each with the variables that Slurm sets on its node."""
 
 import contextlib
+import dataclasses
 import os
 import signal
 import socket
 import subprocess
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -101,8 +103,16 @@ def run(
 ) -> list[tuple[int, str]]:
     scenario = f"stall_s = {stall_s}{SCENARIO.format(ranks=ranks, backend=backend)}"
     (folder / "two.toml").write_text(scenario)
-    more = {"PLANTED_RANK_FAULT": fault}
-    return ended([fresh(bench, folder, port, node, more) for node in range(2)])
+    words = ("bench", folder / "two.toml", "--nodes", "2", "--rendezvous", f"127.0.0.1:{port}")
+
+    def run_on(node: int) -> tuple[int, str]:
+        more = {**slurm(node), "GLOO_SOCKET_IFNAME": "lo", "PLANTED_RANK_FAULT": fault}
+        places = ("--out", folder / f"run{node or ''}", "--stores", folder / f"stores{node}")
+        done = dataclasses.replace(bench, env={**bench.env, **more}).cli(*words, *places)
+        return done.returncode, done.stderr
+
+    with ThreadPoolExecutor(2) as nodes:
+        return [*nodes.map(run_on, range(2))]
 
 
 def test_an_interrupted_first_node_says_how_all_nodes_continue(

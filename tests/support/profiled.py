@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.quick_cli import SERVER
+
 
 def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -21,4 +23,4 @@ def run(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def profile(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    return run(*command(*words)[1:], folder=folder)
+    return SERVER.run("profile", *words, cwd=folder, env=environment())

@@ -1,10 +1,11 @@
 """The one comparison: its interval against scipy, its verdicts as a table."""
 
+import importlib
 import math
+from typing import Any
 
 import numpy as np
 import pytest
-import scipy.stats
 
 from storebench.analysis.comparison import Verdict, compare, estimate, rounds_needed, t_quantile
 from storebench.units import Better
@@ -34,12 +35,17 @@ def test_verdicts(contender: list[float], better: Better, verdict: Verdict) -> N
     assert compare(EVEN, contender, better=better).verdict is verdict
 
 
+@pytest.fixture(scope="module")
+def stats() -> Any:
+    return importlib.import_module("scipy.stats")  # which takes longer than all other imports but torch
+
+
 @pytest.mark.parametrize(("wobble", "level"), [(0.02, 0.95), (0.10, 0.95), (0.25, 0.99)])
-def test_the_interval_is_students(wobble: float, level: float) -> None:
+def test_the_interval_is_students(wobble: float, level: float, stats: Any) -> None:
     contender = scaled(2.0, wobble)
     found = compare(EVEN, contender)
     logs = np.log(contender) - np.log(EVEN)
-    low, high = scipy.stats.ttest_1samp(logs, 0).confidence_interval(level)
+    low, high = stats.ttest_1samp(logs, 0).confidence_interval(level)
     assert found.level == level
     assert (found.low, found.high) == (pytest.approx(math.exp(low)), pytest.approx(math.exp(high)))
     assert found.mid == pytest.approx(math.exp(logs.mean()))
@@ -56,10 +62,10 @@ def test_values_without_a_ratio(values: list[float]) -> None:
     assert (found.mid, found.low, found.verdict) == (None, None, Verdict.UNDECIDED)
 
 
-def test_quantiles_and_intervals_against_scipy() -> None:
+def test_quantiles_and_intervals_against_scipy(stats: Any) -> None:
     for freedom in (1, 2, 3, 4, 9, 30):
-        assert t_quantile(0.975, freedom) == pytest.approx(scipy.stats.t.ppf(0.975, freedom), rel=1e-9)
-    low, high = scipy.stats.ttest_1samp(np.log(EVEN), 0).confidence_interval()
+        assert t_quantile(0.975, freedom) == pytest.approx(stats.t.ppf(0.975, freedom), rel=1e-9)
+    low, high = stats.ttest_1samp(np.log(EVEN), 0).confidence_interval()
     found = estimate(EVEN)
     assert (found.low, found.high) == (pytest.approx(math.exp(low)), pytest.approx(math.exp(high)))
     assert (estimate([3.0]).mid, estimate([3.0]).low) == (3.0, None)

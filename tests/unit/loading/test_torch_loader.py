@@ -282,7 +282,7 @@ class TestErrors:
         with pytest.raises((AttributeError, RuntimeError, PicklingError), match="pickle"):
             list(Loader(dataset, 8, 1, transform=Failing()))
 
-    @pytest.mark.parametrize("persistent", [False, True])
+    @pytest.mark.parametrize("persistent", [False, pytest.param(True, marks=pytest.mark.full)])
     def test_a_killed_worker_is_named(self, persistent: bool, dataset: StoreDataset) -> None:
         loader = Loader(dataset, batch_sampler=[[1, 2]] * 5_000, workers=2, persistent_workers=persistent)
         batches = iter(loader)

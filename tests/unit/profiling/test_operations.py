@@ -333,9 +333,10 @@ print(counts, [callable(signal.getsignal(number)) for number in numbers])
     ("uses", "workers"),
     [
         ("signals", "0"),
-        ("nothing", "1"),
-        pytest.param("signals", "1", marks=pytest.mark.full),
-        pytest.param("nothing", "0", marks=pytest.mark.full),
+        *(
+            pytest.param(*row, marks=pytest.mark.full)
+            for row in (("nothing", "0"), ("nothing", "1"), ("signals", "1"))
+        ),
     ],
 )
 def test_signals_of_a_script_are_its_own(uses: str, workers: str, tmp_path: Path) -> None:

@@ -115,9 +115,11 @@ signal.raise_signal(15)
     "workers that are spawned": ("if __name__ == '__main__':\n    train('spawn')\n", (0, TRAINED, [])),
 }
 
+QUICK = ("exit at once, of a forked process, too", "SIGTERM, after a handler of its own")
+
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.full if "spawned" in name else ()) for name in ENDS]
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.full) for name in ENDS]
 )
 def test_the_verdict_is_written_however_a_script_ends(name: str, tmp_path: Path) -> None:
     text, expected = ENDS[name]

@@ -157,7 +157,7 @@ def test_ranks_run_with_as_many_threads_as_a_plain_process_and_their_output_goes
     [
         ("killed", "rank 1 on node 0: it was killed by SIGKILL"),
         ("raises", "rank 1 on node 0: a bug"),
-        ("exits", "rank 1 on node 0: it ended with exit code 3"),
+        pytest.param("exits", "rank 1 on node 0: it ended with exit code 3", marks=pytest.mark.full),
         pytest.param("terminated", "rank 1 on node 0: it was killed by SIGTERM", marks=pytest.mark.full),
     ],
 )
