@@ -1,6 +1,7 @@
 """Make a run into one small file that may be sent to anybody."""
 
 import dataclasses
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +40,23 @@ def share(run: Path) -> tuple[dict[str, Any], bytes]:
     return content, file
 
 
+def _facts(values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the innermost facts that are known, with their names."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _facts(value)
+        elif value is not None:
+            yield f"{name} {value}"
+
+
 def contents(content: dict[str, Any]) -> list[str]:
     """Return all that a shared file contains, as ten lines."""
     records = content["records"]
     told = {
         "run": [content["run_id"]],
-        "machine": [(record["environment"] or {}).get("match") for record in records],
+        "machine": [
+            fact for record in records for fact in _facts((record["environment"] or {}).get("match") or {})
+        ],
     }
     told |= {
         name: [r["cell"][name] for r in records]

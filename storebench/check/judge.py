@@ -104,6 +104,11 @@ class CellResult:
     counters: tuple[CounterResult, ...] = ()
 
     @property
+    def is_apart(self) -> bool:
+        """Whether its times were compared although they are not of interleaved rounds."""
+        return self.state is CellState.INCONCLUSIVE and self.ratio is not None and not self.ratio.rounds
+
+    @property
     def perhaps_slower(self) -> bool:
         """Whether nothing is proven, but the ratio is above the threshold or has no interval."""
         ratio = self.ratio
@@ -233,11 +238,7 @@ def _timed(result: CellResult, first: CellData, second: CellData, *, paired: boo
     if not paired:
         first_s, second_s = (statistics.geometric_mean(side.values()) for side in (before, after))
         ratio = Ratio(mid=second_s / first_s, rounds=0)
-        reason = (
-            f"a ratio of {ratio.mid:.2f}, but the two runs were not interleaved; "
-            "'storebench bench --against' compares both sides in turn"
-        )
-        return replace(result, state=CellState.INCONCLUSIVE, reason=reason, ratio=ratio)
+        return replace(result, state=CellState.INCONCLUSIVE, reason="not interleaved", ratio=ratio)
     common = sorted(before.keys() & after.keys())
     time = _ratio(before, after, common)
     quickest = None

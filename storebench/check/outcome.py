@@ -42,10 +42,19 @@ def outcome(results: Sequence[CellResult]) -> Outcome:
         code = errors.EXIT_NOT_COMPARABLE
     if code == errors.EXIT_OK and any(result.perhaps_slower for result in results):
         code = errors.EXIT_INCONCLUSIVE
-    told = [result for result in _worst_first(results) if not result.is_quiet]
+    loud = [result for result in _worst_first(results) if not result.is_quiet]
+    told = [result for result in loud if not result.is_apart]
     parts = [_told(result) for result in told[:MOST_NAMED]]
     parts += [f"{len(told) - MOST_NAMED} more"] if len(told) > MOST_NAMED else []
-    quiet = len(results) - len(told)
+    if apart := [
+        result.ratio.mid for result in loud if result.is_apart and result.ratio and result.ratio.mid
+    ]:
+        ratios = " to ".join(dict.fromkeys((f"{min(apart):.2f}", f"{max(apart):.2f}")))
+        parts.append(
+            f"{number_of(len(apart), 'cell')} not interleaved, {ratios} times as long: "
+            "'storebench bench --against' runs both sides in turn"
+        )
+    quiet = len(results) - len(loud)
     parts += [f"{number_of(quiet, 'cell')} without a sign of change"] if quiet else []
     by_counters = states[CellState.NOT_GATED]
     parts += [f"{by_counters} of them by their counters alone"] if by_counters else []
