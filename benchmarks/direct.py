@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.runs import claim_line
+from benchmarks.ratios import claim_line
 from storebench.codecs import get_codec
 from storebench.formats.base import Batch, Indices, Reader
 from storebench.formats.registry import get_format, open_reader, parse_backend

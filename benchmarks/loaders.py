@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from benchmarks.runs import ratio_words
+from benchmarks.ratios import ratio_words
 from storebench.analysis.comparison import compare
 from storebench.datasets.base import DatasetSpec
 from storebench.formats.registry import parse_backend

@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.ratios import ratio_words
 from benchmarks.recommended_loops import LOOPS, STREAMS
-from benchmarks.runs import ratio_words
 from storebench.analysis.comparison import Ratio, compare
 from storebench.datasets.base import DatasetSpec
 from storebench.formats.base import Indices, Reader

@@ -20,7 +20,7 @@ from statistics import median
 import numpy as np
 import torch
 
-from benchmarks.runs import ratio_words
+from benchmarks.ratios import ratio_words
 from storebench.analysis.comparison import compare
 from storebench.codecs import get_codec
 from storebench.datasets.base import DatasetSpec

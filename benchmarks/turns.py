@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from benchmarks.runs import ratio_words
+from benchmarks.ratios import ratio_words
 from storebench.analysis.comparison import Estimate, Ratio, compare, estimate, rounds_needed
 from storebench.units import Better, format_duration
 

@@ -1,25 +1,8 @@
-"""Run a scenario through the command line, as a user would, and read its records; say what rates of its rounds show."""
+"""Say what rates of rounds show."""
 
-import subprocess
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from storebench.analysis.comparison import Ratio, compare
-from storebench.record.lines import read_records
-from storebench.record.schema import Record
-
-
-def bench_text(scenario: str, folder: Path, stores: Path, replicates: int | None = None) -> list[Record]:
-    """Run a scenario that is given as text into a new folder."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    path = folder.with_suffix(".toml")
-    path.write_text(scenario, encoding="utf-8")
-    command = [sys.executable, "-m", "storebench", "bench", str(path), "--out", str(folder)]
-    command += ["--stores", str(stores)]
-    command += ["--replicates", str(replicates)] if replicates else []
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    return read_records(folder)
 
 
 def ratio_words(found: Ratio, digits: int = 2) -> str:
