@@ -150,7 +150,10 @@ GROWING: dict[str, Loop] = {
     "kept dicts, 1 worker": (lambda: loader(Named(), 1), keeping),
     "kept losses": (loader, keeping_graphs),
     "kept features, 2 workers": (lambda: loader(None, 2), keeping_features),
-    "kept batches, generator": (lambda: (torch.ones(4, 3, SIDE, SIDE) for _ in range(1 << 30)), keeping),
+    "kept batches, generator": (
+        lambda: (torch.ones((4, 3, SIDE, SIDE), dtype=torch.uint8) for _ in range(1 << 30)),
+        keeping,
+    ),
 }
 STEADY: dict[str, Loop] = {
     "no workers": (loader, plain),
