@@ -33,6 +33,8 @@ from storebench.profiling.operations import DECODING, READING
 
 MOST_POINTS, MOST_ERROR, GOAL = 0.03, 0.15, 0.9
 BATCH, TURNS = 8, 2
+# Shares are counted by some hundred looks per epoch.
+EPOCHS = 5
 
 
 class Stopwatch:
@@ -323,7 +325,7 @@ def main() -> None:
             continue
         for workers in (0, 2):
             whole_s = dict.fromkeys(("", *pipeline.without), 0.0)
-            profiled = storebench.profile(pipeline.loader(paths, workers), show=False)
+            profiled = storebench.profile(pipeline.loader(EPOCHS * paths, workers), show=False)
             _, direct = train(profiled)
             report = profiled.report()
             for name in [*whole_s] * TURNS:
