@@ -69,7 +69,7 @@ bench-%: setup ## Run scenarios/NAME.toml and report on it ('storebench scenario
 	  $(call bench,$*,$(REPORT)-$*); \
 	else $(BIN)/python -m benchmarks.$*; fi
 
-bench-profile: setup ## Plant limits into loops, and memory that grows: are they named, is the verdict on ordinary scripts right? (15 minutes)
+bench-profile: setup ## Plant limits into loops, and memory that grows: are they named, is the verdict on ordinary scripts right? (20 minutes)
 	$(BIN)/python -m benchmarks.profile_cases
 	$(BIN)/python -m benchmarks.profile_loops
 	$(BIN)/python -m benchmarks.profile_memory

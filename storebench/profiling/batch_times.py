@@ -94,7 +94,7 @@ class BatchTimes(NamedTuple):
 class BatchTimer(BatchNotes):
     """Time the batches that this process makes."""
 
-    def __init__(self) -> None:
+    def __init__(self, counted: float = 0.0) -> None:
         self._meter = IoMeter()
         self._meter.begin()
         self._clock = ThreadClock()
@@ -105,7 +105,7 @@ class BatchTimer(BatchNotes):
         self.begin()
         self.is_busy = False
         self._sampler = StackSampler(lambda: self.is_busy)
-        self.operations = Operations(self._sampler)
+        self.operations = Operations(self._sampler, counted)
 
     @guarded
     def begin(self, now: Moment | None = None) -> None:

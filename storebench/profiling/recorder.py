@@ -113,8 +113,11 @@ class Recorder(Watch):
         return self._loader() is loader
 
     def around(self, fetcher: Any) -> TimedFetcher:
-        self.timer = BatchTimer()
+        self.timer = self._new_timer()
         return TimedFetcher(fetcher, self.timer, self.deliver)
+
+    def _new_timer(self) -> BatchTimer:
+        return BatchTimer(self.seen.operations.total())
 
     @guarded
     def note_start(self) -> None:
@@ -151,7 +154,7 @@ class Recorder(Watch):
             self._close(now)
         self._asked = now
         if self.makes:
-            self.timer = self.timer or BatchTimer()
+            self.timer = self.timer or self._new_timer()
         if self.timer is not None and not self.is_ahead:
             self.timer.begin(now)
 
