@@ -11,14 +11,12 @@ SMALL = ("--rounds", "2", "--seconds", "0.01")
 CIFAR = ("--dataset", "cifar10", "--size", "640")
 SCRIPTS = {
     "audit_cases": (),
-    "counters": ("--size", "500", "--replicates", "1"),
     "direct": ("--quick", "--only", "5"),
     "growth": ("--sizes", "64", "128", "--backends", "lmdb"),
     "mutants": ("upside down",),
     "loaders": ("--rounds", "1", "--datasets", "cifar10", "--backends", "lmdb", "--samples", "640"),
     "overhead": ("--seconds", "0.1", "--only", "computes nothing"),
     "peers": ("npy", "webdataset", *CIFAR, "--codec", "raw", *SMALL),
-    "prep": (*CIFAR, *SMALL),
     "profile_cases": ("--only", "slow transform, generator"),
     "profile_overhead": ("--seconds", "0.1", "--only", "generator"),
     "profile_loops": ("--only", "plain"),
@@ -33,8 +31,8 @@ APART = {
     "history",
     "operations",
     "plan_error",
+    "ratios",
     "recommended_loops",
-    "runs",
     "sizing",
     "turns",
 }
