@@ -94,18 +94,17 @@ class BatchTimes(NamedTuple):
 class BatchTimer(BatchNotes):
     """Time the batches that this process makes."""
 
-    def __init__(self, counted: float = 0.0) -> None:
+    def __init__(self) -> None:
         self._meter = IoMeter()
         self._meter.begin()
         self._clock = ThreadClock()
         self._told, self._batches = self._clock.now()._replace(ns=0), 0
         self.ended = self._told
         self.sampled: list[int] = []  # when each sample of the batch was there
-        self._samples_ns: list[int] = []
         self.begin()
         self.is_busy = False
         self._sampler = StackSampler(lambda: self.is_busy)
-        self.operations = Operations(self._sampler, counted)
+        self.operations = Operations(self._sampler)
 
     @guarded
     def begin(self, now: Moment | None = None) -> None:
@@ -137,7 +136,7 @@ class BatchTimer(BatchNotes):
         times = list(map(operator.sub, self.sampled, (self._fetching_ns, *self.sampled)))
         longest_ns = max(times, default=0)
         longest = indices[times.index(longest_ns)] if times and isinstance(indices, list) else indices
-        self._samples_ns += times
+        self._sampler.seen.costs.update(round(PER_OCTAVE * math.log2(ns)) for ns in times if ns > 0)
         self._batches += 1
         told = None
         if ended.ns - self._told.ns >= _TELL_EVERY_NS:
@@ -146,7 +145,7 @@ class BatchTimer(BatchNotes):
                 batches=self._batches,
                 cpu_ns=ended.cpu_ns - self._told.cpu_ns,
                 device_bytes=io.device_read_bytes if io else 0,
-                seen=self._take(),
+                seen=self._sampler.take(),
             )
             self._told, self._batches = ended, 0
         return BatchTimes(
@@ -170,14 +169,6 @@ class BatchTimer(BatchNotes):
         self._sampler.stop()
         self._meter.end()
         self._clock.close()
-        return self._take()
-
-    def _take(self) -> Seen:
-        """Return what was seen since the last call."""
-        self._sampler.seen.costs.update(
-            round(PER_OCTAVE * math.log2(ns)) for ns in self._samples_ns if ns > 0
-        )
-        self._samples_ns.clear()
         return self._sampler.take()
 
 

@@ -43,17 +43,11 @@ class Guard:
         try:
             return function()
         except Exception as error:
-            if not self.fails_by(error):
+            if is_handlers(error):
                 raise
+            self.has_failed = True
+            say(f"storebench: no longer watching; your program goes on. {unexpected_line(error)}")
             return None
-
-    def fails_by(self, error: Exception) -> bool:
-        """Tell of a failure, and attempt nothing more; False for an error of a handler of the program's own."""
-        if is_handlers(error):
-            return False
-        self.has_failed = True
-        say(f"storebench: no longer watching; your program goes on. {unexpected_line(error)}")
-        return True
 
 
 def guarded(method: Callable[Concatenate[_G, _P], _R]) -> Callable[Concatenate[_G, _P], _R | None]:
@@ -61,13 +55,6 @@ def guarded(method: Callable[Concatenate[_G, _P], _R]) -> Callable[Concatenate[_
 
     @functools.wraps(method)
     def attempt(self: _G, /, *args: _P.args, **kwargs: _P.kwargs) -> _R | None:
-        if self.has_failed:
-            return None
-        try:
-            return method(self, *args, **kwargs)
-        except Exception as error:
-            if not self.fails_by(error):
-                raise
-            return None
+        return self.attempt(functools.partial(method, self, *args, **kwargs))
 
     return attempt

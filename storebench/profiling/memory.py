@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -81,6 +81,13 @@ class MemoryReport:
         ]
 
 
+def end_of(batch: Any, side: Callable[[Any], Iterator[Any]] = iter) -> Any:
+    """Return the first tensor of a batch, or the last one by `reversed`."""
+    while isinstance(batch, dict | list | tuple) and batch:
+        batch = next(side(batch.values() if isinstance(batch, dict) else batch))
+    return batch
+
+
 class MemoryWatch(Guard):
     """Sample the memory of this process and of those that it started while a loop goes on."""
 
@@ -101,10 +108,8 @@ class MemoryWatch(Guard):
     def note(self, batch: Any, *, is_first: bool) -> None:
         """Note a batch of the loop, the first one of an epoch by when its workers have been forked."""
         self.step += 1
-        while isinstance(batch, dict | list | tuple) and batch:
-            batch = next(iter(batch.values() if isinstance(batch, dict) else batch))
         with contextlib.suppress(TypeError):  # no tensor or array
-            self._batches.append(weakref.ref(batch))
+            self._batches.append(weakref.ref(end_of(batch)))
         if is_first and sys.platform.startswith("linux"):
             self._began, self.ended = self._began or time.monotonic(), threading.Event()
             threading.Thread(target=self._run, args=(self.ended,), daemon=True).start()

@@ -8,7 +8,6 @@ import ctypes
 import dis
 import functools
 import inspect
-import math
 import random
 import re
 import signal
@@ -41,8 +40,6 @@ _CALLS = ("__call__", "forward", "_wrapped_call_impl", "_call_impl")
 _SIGNAL = getattr(signal, "SIGRTMIN", -13) + 13
 # Ticks are so far apart on average, or further: reading stacks takes at most this share of the time.
 _EVERY_NS, _COST, _SMOOTHING = 8_000_000, 0.015, 0.05
-# From so many ticks on, shares are known well enough for fewer looks.
-_KNOWN_BY = 1_000
 _MOST_STEPS = 64  # a longer list is no pipeline
 _MONOTONIC, _SIGEV_THREAD_ID, _ABSOLUTE = 1, 4, 1
 
@@ -131,17 +128,12 @@ class Operations(Guard):
 
     _active: "Operations | None" = None
 
-    def __init__(self, sampler: StackSampler, counted: float = 0.0) -> None:
+    def __init__(self, sampler: StackSampler) -> None:
         self._sampler, self._home = sampler, ""
         self._timer: ctypes.c_void_p | None = None
         self._random = random.Random(7).random
-        self._counted, self._cost_ns = counted, 0.0  # ticks, also of earlier epochs
-        self._period_ns = self._least_ns
-        self._due_ns, self._left_ns = 0, int(self._period_ns)
-
-    @property
-    def _least_ns(self) -> float:
-        return _EVERY_NS * math.sqrt(1.0 + self._counted / _KNOWN_BY)
+        self._period_ns, self._cost_ns = float(_EVERY_NS), 0.0
+        self._due_ns, self._left_ns = 0, _EVERY_NS
 
     @guarded
     def begin(self) -> None:
@@ -150,7 +142,7 @@ class Operations(Guard):
                 self._sampler.seen.unclocked[reason] += 1
                 return
             Operations._active = self
-            self._period_ns = max(self._least_ns, self._cost_ns / _COST)
+            self._period_ns = max(_EVERY_NS, self._cost_ns / _COST)
             self._due_ns = clock() + self._left_ns
             self._set(self._due_ns)
 
@@ -203,7 +195,6 @@ class Operations(Guard):
             while self._due_ns <= began_ns:
                 ticks += self._period_ns / _EVERY_NS
                 self._due_ns += int(self._period_ns * (0.5 + self._random()))
-            self._counted += ticks
             if ticks and (name := self._operation(frame)):
                 self._sampler.seen.operations[name] += ticks  # type: ignore[assignment]
             self._cost_ns += _SMOOTHING * (time.thread_time_ns() - began_cpu_ns - self._cost_ns)

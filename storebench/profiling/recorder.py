@@ -24,7 +24,7 @@ from storebench.profiling.batch_times import (
     time_batches,
 )
 from storebench.profiling.guard import guarded
-from storebench.profiling.memory import MemoryWatch, objects_of
+from storebench.profiling.memory import MemoryWatch, end_of, objects_of
 from storebench.profiling.stacks import Seen
 from storebench.profiling.watch import Watch, asking
 
@@ -69,7 +69,8 @@ class Recorder(Watch):
         self.is_stream = False  # whether the dataset is an iterable, which each worker iterates
         self.batch_size: int | None = None
         self.tensors = 1  # of the first batch
-        self.freeings_ns = list[int]()  # what the loop took to free batches of many tensors
+        # What the loop took to free batches of many tensors.
+        self.freeings_ns = collections.deque[int](maxlen=_MOST_STEPS)
         self.pid, self.cores = os.getpid(), len(os.sched_getaffinity(0))
         self.is_ahead = False  # whether a thread inside the loader asks for batches ahead of the loop
         self.consumer = collections.Counter[
@@ -113,11 +114,8 @@ class Recorder(Watch):
         return self._loader() is loader
 
     def around(self, fetcher: Any) -> TimedFetcher:
-        self.timer = self._new_timer()
+        self.timer = BatchTimer()
         return TimedFetcher(fetcher, self.timer, self.deliver)
-
-    def _new_timer(self) -> BatchTimer:
-        return BatchTimer(self.seen.operations.total())
 
     @guarded
     def note_start(self) -> None:
@@ -154,7 +152,7 @@ class Recorder(Watch):
             self._close(now)
         self._asked = now
         if self.makes:
-            self.timer = self.timer or self._new_timer()
+            self.timer = self.timer or BatchTimer()
         if self.timer is not None and not self.is_ahead:
             self.timer.begin(now)
 
@@ -227,9 +225,8 @@ class Recorder(Watch):
             if len(ended_ns) == 2:
                 self.freeings_ns.append(ended_ns[1] - ended_ns[0])
 
-        ends = (_tensor_at(batch, place) for place in (0, -1))
         with contextlib.suppress(TypeError):  # no tensor or array
-            self._ends.append([weakref.ref(tensor, note) for tensor in ends])
+            self._ends.append([weakref.ref(end_of(batch, side), note) for side in (iter, reversed)])
 
     def _note_wait(self, now: Moment) -> None:
         """Add the request that ends now to the time of this thread's requests."""
@@ -287,13 +284,6 @@ def _children_cpu_s() -> float:
         with contextlib.suppress(psutil.Error):  # it has ended
             seconds += sum(child.cpu_times()[:4])  # its own and of its children that have ended
     return seconds
-
-
-def _tensor_at(batch: Any, place: int) -> Any:
-    """Return the first tensor of a batch, or the last one at place -1."""
-    while isinstance(batch, dict | list | tuple) and batch:
-        batch = [*(batch.values() if isinstance(batch, dict) else batch)][place]
-    return batch
 
 
 def _count_tensors(batch: Any) -> int:

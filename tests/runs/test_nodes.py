@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -63,22 +62,22 @@ def port() -> int:
     raise AssertionError("no port is free")
 
 
-def fresh(
-    bench: Bench,
-    folder: Path,
-    port: int,
-    node: int,
-    more: Mapping[str, str],
-    *,
-    resume: bool = False,
-) -> subprocess.Popen[str]:
-    """Start the command of one node in a fresh interpreter, with more variables."""
+def words_of(folder: Path, port: int, node: int) -> tuple[str | Path, ...]:
     words = ("bench", folder / "two.toml", "--nodes", "2", "--rendezvous", f"127.0.0.1:{port}")
-    places = ("--out", folder / f"run{node or ''}", "--stores", folder / f"stores{node}")
+    return (*words, "--out", folder / f"run{node or ''}", "--stores", folder / f"stores{node}")
+
+
+def on(node: int, bench: Bench, **more: str) -> Bench:
+    """Return the command line of a node."""
+    return dataclasses.replace(bench, env={**bench.env, **slurm(node), "GLOO_SOCKET_IFNAME": "lo", **more})
+
+
+def fresh(bench: Bench, folder: Path, port: int, node: int, *, resume: bool = False) -> subprocess.Popen[str]:
+    """Start the command of one node in a fresh interpreter."""
     return subprocess.Popen(
-        bench.command(*words, *places, *(["--resume"] if resume else [])),
+        bench.command(*words_of(folder, port, node), *(["--resume"] if resume else [])),
         cwd=folder,
-        env={**bench.env, **slurm(node), "GLOO_SOCKET_IFNAME": "lo", **more},
+        env=dict(on(node, bench).env),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -103,12 +102,9 @@ def run(
 ) -> list[tuple[int, str]]:
     scenario = f"stall_s = {stall_s}{SCENARIO.format(ranks=ranks, backend=backend)}"
     (folder / "two.toml").write_text(scenario)
-    words = ("bench", folder / "two.toml", "--nodes", "2", "--rendezvous", f"127.0.0.1:{port}")
 
     def run_on(node: int) -> tuple[int, str]:
-        more = {**slurm(node), "GLOO_SOCKET_IFNAME": "lo", "PLANTED_RANK_FAULT": fault}
-        places = ("--out", folder / f"run{node or ''}", "--stores", folder / f"stores{node}")
-        done = dataclasses.replace(bench, env={**bench.env, **more}).cli(*words, *places)
+        done = on(node, bench, PLANTED_RANK_FAULT=fault).cli(*words_of(folder, port, node))
         return done.returncode, done.stderr
 
     with ThreadPoolExecutor(2) as nodes:
@@ -119,7 +115,7 @@ def test_an_interrupted_first_node_says_how_all_nodes_continue(
     bench: Bench, tmp_path: Path, port: int
 ) -> None:
     (tmp_path / "two.toml").write_text(SCENARIO.format(ranks="2", backend="lmdb"))
-    with fresh(bench, tmp_path, port, 0, {}) as waiting:
+    with fresh(bench, tmp_path, port, 0) as waiting:
         wait_for((tmp_path / "run" / "run.json").is_file, 60)
         waiting.send_signal(signal.SIGINT)
         _, error = waiting.communicate(timeout=60)
@@ -133,7 +129,7 @@ def test_an_interrupted_first_node_says_how_all_nodes_continue(
 def test_all_nodes_continue_a_run_that_was_killed(bench: Bench, tmp_path: Path, port: int) -> None:
     text = SCENARIO.format(ranks="2", backend="lmdb")
     (tmp_path / "two.toml").write_text(text.replace("test_limit", "replicates = 3\ntest_limit"))
-    with fresh(bench, tmp_path, port, 0, {}) as first, fresh(bench, tmp_path, port, 1, {}) as second:
+    with fresh(bench, tmp_path, port, 0) as first, fresh(bench, tmp_path, port, 1) as second:
         wait_for(lambda: len(records_of(tmp_path / "run")) == 1, 90)
         first.kill()
         killed_at = time.monotonic()
@@ -142,7 +138,7 @@ def test_all_nodes_continue_a_run_that_was_killed(bench: Bench, tmp_path: Path, 
         assert time.monotonic() - killed_at < NAMED_S
     left = records_of(tmp_path / "run")
     assert len(left) < 3
-    codes = ended([fresh(bench, tmp_path, port, node, {}, resume=True) for node in range(2)])
+    codes = ended([fresh(bench, tmp_path, port, node, resume=True) for node in range(2)])
     assert [code for code, _ in codes] == [0, 0], codes
     whole = read_records(tmp_path / "run")
     assert sorted(record.replicate for record in whole) == [0, 1, 2]

@@ -12,10 +12,6 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
 
-def command(*words: str) -> list[str]:
-    return [sys.executable, "-m", "storebench", "profile", *words]
-
-
 def run(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *words], cwd=folder, env=environment(), capture_output=True, text=True, check=False

@@ -104,6 +104,7 @@ def test_a_shared_file_says_what_its_run_says(name: str, tmp_path: Path, cli: Cl
     told = cli("share", str(REFERENCE / name), "--out", "run.json.xz")
     assert told.returncode == 0
     assert len(told.stdout.splitlines()) == 10
+    assert "{" not in told.stdout
     assert cli("validate", "run.json.xz").stderr == "no findings\n"
     run, shared = (content_of(read_results(path)) for path in (REFERENCE / name, tmp_path / "run.json.xz"))
     assert shared.answer.sentence == run.answer.sentence
