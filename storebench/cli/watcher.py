@@ -161,3 +161,6 @@ class StderrWatcher:
     def ended(self, cells: Sequence["Cell"], rounds: int) -> None:
         count = number_of(len(cells), "cell")
         say(f"{count}: no further round after {rounds}, which would not fit into the time")
+
+    def went_on(self, cells: int) -> None:
+        say(f"{number_of(cells, 'cell')}: there is time for further rounds")

@@ -101,6 +101,10 @@ class Watcher(Protocol):
         """React to the end of the time budget for some cells after some rounds."""
         return
 
+    def went_on(self, cells: int) -> None:  # noqa: ARG002
+        """React to time that is left for a number of ended cells."""
+        return
+
 
 class Silent(Watcher):
     """A watcher that reports nothing."""
@@ -153,9 +157,10 @@ def execute(
             )
             for number in dict.fromkeys(pending.replicate for pending in work):
                 if ended := rounds.without_time(number):
-                    rounds.run = rounds.run.end(ended, number)
+                    rounds.run = rounds.run.end({cell.cell_id: number for cell in ended})
                     watcher.ended(ended, number)
                 rounds.measure(number)
+            rounds.go_on()
     return [record for records in rounds.made.values() for record in records]
 
 
@@ -271,16 +276,35 @@ class _Rounds:
         cells = [pending.cell for pending in self._left(number, number + 1)]
         if number >= FEWEST_REPLICATES:
             return [] if self._has_time(cells) else cells
-        priorities = self.run.scenario.priorities
-        blocks = list(dict.fromkeys((priorities[cell], cell.compared_with) for cell in self.run.cells))
-        blocks.reverse()  # those that the scenario names last end first
         ended: list[Cell] = []
-        for priority, block in sorted(blocks, key=lambda each: -each[0]):
+        for priority, block in reversed(self._blocks()):
             rest = [p.cell for p in self._left(number, FEWEST_REPLICATES) if p.cell not in ended]
             if priority == 1 or self._has_time(rest):
                 break
-            ended += [cell for cell in cells if (priorities[cell], cell.compared_with) == (priority, block)]
+            ended += [cell for cell in cells if cell in block]
         return ended
+
+    def go_on(self) -> None:
+        """Measure cells that were ended after all, where the fewest rounds of all that are compared fit into the budget."""
+        for _, block in self._blocks():
+            ended = {cell.cell_id for cell in block} & self.run.ended.keys()
+            rest = [p for p in self.work if p.cell.cell_id in ended and p.replicate < FEWEST_REPLICATES]
+            rest = [pending for pending in rest if pending.key not in self.made]
+            if rest and self._has_time([pending.cell for pending in rest]):
+                self.run = self.run.end({pending.cell.cell_id: pending.replicate + 1 for pending in rest})
+                self.watcher.went_on(len(ended))
+                for _, replicates in itertools.groupby(rest, key=lambda pending: pending.replicate):
+                    self._measure_all(of_round := [*replicates], of_round)
+
+    def _blocks(self) -> list[tuple[int, list[Cell]]]:
+        """Return the cells that are compared with each other, and their priority, those that end last first."""
+        priorities = self.run.scenario.priorities
+        blocks: dict[tuple[int, str], list[Cell]] = {}
+        for cell in self.run.cells:
+            blocks.setdefault((priorities[cell], cell.compared_with), []).append(cell)
+        return sorted(
+            ((priority, cells) for (priority, _), cells in blocks.items()), key=lambda each: each[0]
+        )
 
     def _left(self, first: int, end: int) -> list[PendingReplicate]:
         """Return the replicates of some rounds that are to be measured, those from `first` to before `end`."""
@@ -296,16 +320,19 @@ class _Rounds:
         return time.monotonic() - self.began_s + round_s(took, [cell.cell_id for cell in cells]) <= budget_s
 
     def measure(self, number: int) -> None:
-        """Measure a round; at its end, replicates again that were disturbed or did not hold their state."""
-        replicates = self._left(number, number + 1)
+        """Measure a round."""
+        whole = [PendingReplicate(cell=cell, replicate=number) for cell in self.prepared]
+        self._measure_all(self._left(number, number + 1), whole)
+        if self._left(number + 1, self.run.scenario.replicates):
+            self.watcher.round_finished(number, self.run)
+
+    def _measure_all(self, replicates: Sequence[PendingReplicate], again: Sequence[PendingReplicate]) -> None:
+        """Measure replicates of one round, then those again that were disturbed or did not hold their state."""
         for pending in replicates:
             self._measure(pending, self.work.index(pending))
-        again = [PendingReplicate(cell=cell, replicate=number) for cell in self.prepared]
         while again := [pending for pending in again if self._repeats(pending)]:
             for pending in again:
                 self._measure(pending, self.work.index(replicates[-1]))
-        if self._left(number + 1, self.run.scenario.replicates):
-            self.watcher.round_finished(number, self.run)
 
     def _repeats(self, pending: PendingReplicate) -> bool:
         """Whether a replicate is worth another attempt, for which there is time beside the fewest rounds."""

@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -149,9 +149,9 @@ class Run:
             write_about(self.folder, read_about(self.folder / RUN_NAME).model_copy(update=changes))
         return dataclasses.replace(self, scenario=scenario, ended={})
 
-    def end(self, cells: Iterable[Cell], rounds: int) -> "Run":
-        """Return this run without further rounds of some cells, for which its budget has no time."""
-        ended = {**self.ended, **{cell.cell_id: rounds for cell in cells}}
+    def end(self, rounds: Mapping[str, int]) -> "Run":
+        """Return this run with so many rounds of some cells, by their ids: its budget has no time for more."""
+        ended = {**self.ended, **rounds}
         with claimed(self.folder):
             about = read_about(self.folder / RUN_NAME)
             scenario = about.scenario | {"budget": self.scenario.budget}  # that of this command

@@ -8,13 +8,16 @@ from pathlib import Path
 from storebench.record.lines import RECORDS_NAME, read_records
 from tests.support.harness_tools import Bench, started, wait_for
 
-CELLS = """
+HEAD = """
 name = "budget"
 replicates = 6
 ceilings = false
 test_limit = 0
-""" + "".join(
-    f"""
+"""
+
+
+def matrix(limit: int, priority: int, *backends: str) -> str:
+    return f"""
 [[matrix]]
 dataset = "mnist"
 synthetic = true
@@ -22,12 +25,13 @@ limit = {limit}
 compute = "none"
 model = "none"
 threads = 1
-backends = ["png", "lmdb"]
+backends = {json.dumps(backends)}
 cache = "warm"
 priority = {priority}
 """
-    for limit, priority in ((320, 1), (256, 2))
-)
+
+
+CELLS = HEAD + matrix(320, 1, "png", "lmdb") + matrix(256, 2, "png", "lmdb")
 
 
 def rounds(run: Path) -> Counter[int | None]:
@@ -53,6 +57,21 @@ def test_cells_of_a_higher_number_end_first_and_the_answer_has_five_rounds(
     more = bench.cli(*words, "--resume", "--replicates", "6")
     assert more.returncode == 0, more.stderr
     assert rounds(run) == {320: 12, 256: 12}
+
+
+def test_time_that_is_left_goes_to_the_cells_that_were_ended(bench: Bench, tmp_path: Path) -> None:
+    scenario, run = tmp_path / "budget.toml", tmp_path / "run"
+    # The first round is so long that five of it would not fit.
+    cells = HEAD + matrix(320, 1, "planted:warming") + matrix(256, 2, "lmdb")
+    scenario.write_text(cells.replace("replicates = 6", "replicates = 5"))
+    words = ("bench", scenario, "--stores", tmp_path / "stores", "--out", run)
+    done = bench.cli(*words, "--budget", "20 s")
+    assert done.returncode == 0, done.stderr
+    assert "1 cell: no further round after 1" in done.stderr
+    assert rounds(run) == {320: 5, 256: 5}
+    again = bench.cli(*words, "--resume")
+    assert again.returncode == 0, again.stderr
+    assert rounds(run) == {320: 5, 256: 5}
 
 
 def test_a_budget_that_is_not_used_up_changes_nothing(bench: Bench, tmp_path: Path) -> None:

@@ -177,6 +177,14 @@ def mutating(_reader: Reader, indices: Indices) -> None:
     indices[:] = 0
 
 
+def warming(reader: Reader, _indices: Indices) -> None:
+    """Take five seconds for the very first batch of a store, and leave word beside it."""
+    word = reader.store.parent / f"{reader.store.name} is warm"
+    if not word.exists():
+        word.touch()
+        time.sleep(5)
+
+
 def later(reader: Reader, indices: Indices) -> None:
     """Lower the priority of the process in the first fetch."""
     os.nice(int(reader.asked_samples == len(indices)))
@@ -222,7 +230,7 @@ def _fade() -> None:
 
 
 ACTS = (
-    *(killed, broken, moody, patient, faulty_rank, mortal, hungry, full, burning, mutating, later),
+    *(killed, broken, moody, patient, faulty_rank, mortal, hungry, full, burning, mutating, warming, later),
     *(unpicklable, dying, fading),
 )
 
