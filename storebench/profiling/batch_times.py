@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from storebench.probes.batch_io import IoMeter
 from storebench.profiling.guard import guarded
-from storebench.profiling.operations import Operations
+from storebench.profiling.operations import Operations, Pace
 from storebench.profiling.stacks import Seen, StackSampler
 from storebench.profiling.watch import BatchNotes, Carried, WatchedFetcher
 
@@ -94,17 +94,18 @@ class BatchTimes(NamedTuple):
 class BatchTimer(BatchNotes):
     """Time the batches that this process makes."""
 
-    def __init__(self) -> None:
+    def __init__(self, pace: Pace) -> None:
         self._meter = IoMeter()
         self._meter.begin()
         self._clock = ThreadClock()
         self._told, self._batches = self._clock.now()._replace(ns=0), 0
         self.ended = self._told
         self.sampled: list[int] = []  # when each sample of the batch was there
+        self._samples_ns: list[int] = []  # times of samples that were not told
         self.begin()
         self.is_busy = False
         self._sampler = StackSampler(lambda: self.is_busy)
-        self.operations = Operations(self._sampler)
+        self.operations = Operations(self._sampler, pace)
 
     @guarded
     def begin(self, now: Moment | None = None) -> None:
@@ -136,7 +137,7 @@ class BatchTimer(BatchNotes):
         times = list(map(operator.sub, self.sampled, (self._fetching_ns, *self.sampled)))
         longest_ns = max(times, default=0)
         longest = indices[times.index(longest_ns)] if times and isinstance(indices, list) else indices
-        self._sampler.seen.costs.update(round(PER_OCTAVE * math.log2(ns)) for ns in times if ns > 0)
+        self._samples_ns += times
         self._batches += 1
         told = None
         if ended.ns - self._told.ns >= _TELL_EVERY_NS:
@@ -145,7 +146,7 @@ class BatchTimer(BatchNotes):
                 batches=self._batches,
                 cpu_ns=ended.cpu_ns - self._told.cpu_ns,
                 device_bytes=io.device_read_bytes if io else 0,
-                seen=self._sampler.take(),
+                seen=self._take(),
             )
             self._told, self._batches = ended, 0
         return BatchTimes(
@@ -169,7 +170,13 @@ class BatchTimer(BatchNotes):
         self._sampler.stop()
         self._meter.end()
         self._clock.close()
-        return self._sampler.take()
+        return self._take()
+
+    def _take(self) -> Seen:
+        seen = self._sampler.take()
+        seen.costs.update(round(PER_OCTAVE * math.log2(ns)) for ns in self._samples_ns if ns > 0)
+        self._samples_ns.clear()
+        return seen
 
 
 class _Stamp:
@@ -224,5 +231,5 @@ class TimedFetcher(WatchedFetcher):
 
 def time_batches() -> Callable[[Any], TimedFetcher]:
     """Return what times the fetchers of this worker."""
-    timer = BatchTimer()
+    timer = BatchTimer(Pace())
     return lambda fetcher: TimedFetcher(fetcher, timer, Stamped)

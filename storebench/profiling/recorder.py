@@ -25,6 +25,7 @@ from storebench.profiling.batch_times import (
 )
 from storebench.profiling.guard import guarded
 from storebench.profiling.memory import MemoryWatch, end_of, objects_of
+from storebench.profiling.operations import Pace
 from storebench.profiling.stacks import Seen
 from storebench.profiling.watch import Watch, asking
 
@@ -35,7 +36,7 @@ _MOST_KEPT = 8
 # Batches of more tensors take a while to be freed, which belongs to handing them over.
 MANY_TENSORS = 8
 # The kernel's counters of a moment are read again after this time.
-_SAME_NS = 10_000
+_SAME_NS = 50_000
 
 
 @dataclass(slots=True, kw_only=True)
@@ -76,6 +77,7 @@ class Recorder(Watch):
         self.consumer = collections.Counter[
             str
         ]()  # looks at the main thread while another one asks for the batches
+        self._pace = Pace()
         self.timer: BatchTimer | None = None  # of batches that this process makes
         self.steps: collections.deque[LoopStep] = collections.deque(maxlen=_MOST_STEPS)
         self.epochs = 0
@@ -114,7 +116,7 @@ class Recorder(Watch):
         return self._loader() is loader
 
     def around(self, fetcher: Any) -> TimedFetcher:
-        self.timer = BatchTimer()
+        self.timer = BatchTimer(self._pace)
         return TimedFetcher(fetcher, self.timer, self.deliver)
 
     @guarded
@@ -152,7 +154,7 @@ class Recorder(Watch):
             self._close(now)
         self._asked = now
         if self.makes:
-            self.timer = self.timer or BatchTimer()
+            self.timer = self.timer or BatchTimer(self._pace)
         if self.timer is not None and not self.is_ahead:
             self.timer.begin(now)
 
