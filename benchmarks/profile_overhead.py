@@ -1,31 +1,30 @@
 """What `storebench.profile` costs: ``python -m benchmarks.profile_overhead``.
 
-The same loop over the same loader takes turns (`benchmarks.turns`) with and without the profile, for three kinds of
-loader and steps of a few milliseconds. Both sides read one dataset, and freed memory stays with the process: where
-a dataset lies in memory, and how often the kernel gives a batch its pages anew, is worth 10% by chance. The clock
-counts CPU time, workers included, which other programs disturb least. Exit code 1 where the profile adds more than
-1% beyond doubt.
+Two loops over one dataset, one of them profiled, take turns step by step, for three kinds of loader and steps of a few
+milliseconds. So both have the same memory: where a dataset and its batches lie, and how often the kernel gives them
+pages anew, is worth 10% by chance, more than the profile takes. What its threads take, beside both loops, is counted
+apart. Exit code 1 where the profile adds more than 1% beyond doubt after its first ten seconds.
 """
 
 import argparse
 import ctypes
-import functools
-import multiprocessing
+import gc
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-import psutil
 import torch
 from torch.utils.data import DataLoader, Dataset
 
 import storebench
-from benchmarks.turns import take_turns, words
+from benchmarks.turns import FEWEST_ROUNDS, Compared, words
 
 MOST = 1.01
 KEEP_MEMORY = {-4: 0, -1: 2**31 - 1}
-"""Parameters of glibc's `mallopt`: M_MMAP_MAX and M_TRIM_THRESHOLD."""
+"""Parameters of glibc's `mallopt`, M_MMAP_MAX and M_TRIM_THRESHOLD: freed memory stays with the process."""
+ALL_S = 10
+"""The profile measures every step for so long, and then as many as take half a percent."""
 STEPS, BATCH, SIDE = 60, 32, 128
 """A step takes about four milliseconds of one core."""
 
@@ -56,10 +55,22 @@ LOADERS: dict[str, Callable[[Flipped], Iterable[Any]]] = {
 }
 
 
-def cpu_s() -> float:
-    """Return the CPU seconds of this process and its workers so far."""
-    children = [psutil.Process(child.pid).cpu_times() for child in multiprocessing.active_children()]
-    return time.process_time() + sum(times.user + times.system for times in children)
+def epoch_of(
+    loaders: tuple[Iterable[Any], Iterable[Any]], layer: Callable[[Any], Any]
+) -> tuple[float, float]:
+    """Return the seconds of an epoch of each loop, whose steps take turns."""
+    gc.collect()
+    loops = [iter(loader) for loader in loaders]  # the profile would time one that began beside its own
+    held, seconds = [None, None], [0.0, 0.0]
+    for step in range(STEPS):
+        for side in (0, 1) if step % 2 else (1, 0):
+            began = time.perf_counter()
+            held[side], _ = next(loops[side])
+            layer(held[side])
+            seconds[side] += time.perf_counter() - began
+    for loop in loops:
+        next(loop, None)
+    return seconds[0], seconds[1]
 
 
 @torch.no_grad()
@@ -68,11 +79,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seconds", type=float, default=60, help="for each loader")
+    parser.add_argument("--seconds", type=float, default=30, help="for each loader")
     parser.add_argument("--only", default="", help="part of the names of loaders")
-    parser.add_argument("--wall", action="store_true", help="count wall time, for a quiet machine")
     options = parser.parse_args()
-    clock = time.perf_counter if options.wall else cpu_s
     torch.set_num_threads(1)
     for parameter, value in KEEP_MEMORY.items():
         ctypes.CDLL(None).mallopt(parameter, value)
@@ -80,23 +89,20 @@ def main() -> None:
     is_more = False
     for name, make in ((name, make) for name, make in LOADERS.items() if options.only in name):
         images = Flipped()
-        plain, profiled = make(images), storebench.profile(make(images), show=False)
-
-        def turn(_number: int, loader: Iterable[Any]) -> float:
-            began = clock()
-            for images, _ in loader:
-                layer(images)
-            return clock() - began
-
-        compared = take_turns(
-            functools.partial(turn, loader=plain),
-            functools.partial(turn, loader=profiled),
-            options.seconds,
-            turns=3,
-        )
-        step_ms = 1e3 * min(compared.before) / STEPS
-        verdict, added_us = words(compared, "profiled/plain", MOST), compared.added_us(STEPS).mid
-        print(f"{name}, {step_ms:.1f} ms per step, {added_us:.0f} us added: {verdict}", flush=True)
+        loaders = make(images), storebench.profile(make(images), show=False)
+        epoch_of(loaders, layer)
+        for part, part_s in (("at first", ALL_S), ("later", options.seconds)):
+            began, threads_s = time.monotonic(), time.thread_time() - time.process_time()
+            sides: tuple[list[float], list[float]] = ([], [])
+            while len(sides[0]) < FEWEST_ROUNDS or time.monotonic() - began < part_s:
+                for side, seconds in zip(sides, epoch_of(loaders, layer), strict=True):
+                    side.append(seconds)
+            threads_s += time.process_time() - time.thread_time()
+            compared = Compared(before=sides[0], after=sides[1], elapsed_s=time.monotonic() - began)
+            added_us, threads_us = compared.added_us(STEPS).mid, 1e6 * threads_s / STEPS / len(sides[0])
+            step_ms, verdict = 1e3 * min(compared.before) / STEPS, words(compared, "profiled/plain", MOST)
+            adds = f"{added_us:.0f} us added, threads {threads_us:.0f} us"
+            print(f"{name}, {part}, {step_ms:.1f} ms per step, {adds}: {verdict}", flush=True)
         is_more = is_more or (compared.ratio.low or 0.0) > MOST
     sys.exit(int(is_more))
 

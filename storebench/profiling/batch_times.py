@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from storebench.probes.batch_io import IoMeter
 from storebench.profiling.guard import guarded
-from storebench.profiling.operations import Operations, Pace
+from storebench.profiling.operations import Operations
 from storebench.profiling.stacks import Seen, StackSampler
 from storebench.profiling.watch import BatchNotes, Carried, WatchedFetcher
 
@@ -94,18 +94,18 @@ class BatchTimes(NamedTuple):
 class BatchTimer(BatchNotes):
     """Time the batches that this process makes."""
 
-    def __init__(self, pace: Pace) -> None:
+    def __init__(self) -> None:
         self._meter = IoMeter()
         self._meter.begin()
         self._clock = ThreadClock()
-        self._told, self._batches = self._clock.now()._replace(ns=0), 0
+        self._told, self.batches = self._clock.now()._replace(ns=0), 0
         self.ended = self._told
         self.sampled: list[int] = []  # when each sample of the batch was there
-        self._samples_ns: list[int] = []  # times of samples that were not told
         self.begin()
         self.is_busy = False
+        self.is_idle = False  # whether it does not time what follows
         self._sampler = StackSampler(lambda: self.is_busy)
-        self.operations = Operations(self._sampler, pace)
+        self.operations = Operations(self._sampler)
 
     @guarded
     def begin(self, now: Moment | None = None) -> None:
@@ -123,12 +123,17 @@ class BatchTimer(BatchNotes):
 
     @guarded
     def note_samples(self, samples: Any) -> None:  # noqa: ARG002
+        if self.is_idle:
+            return
         self.operations.end()
         self._collated = clock(), time.thread_time_ns()
 
     @guarded
-    def end(self, indices: Any = None) -> BatchTimes:
+    def end(self, indices: Any = None) -> BatchTimes | None:
         """End a batch of samples that were asked for by these indices."""
+        if self.is_idle:
+            self.batches += 1
+            return None
         self.is_busy = False
         self.operations.end()
         began, ended = self._began, self._clock.now()
@@ -137,18 +142,18 @@ class BatchTimer(BatchNotes):
         times = list(map(operator.sub, self.sampled, (self._fetching_ns, *self.sampled)))
         longest_ns = max(times, default=0)
         longest = indices[times.index(longest_ns)] if times and isinstance(indices, list) else indices
-        self._samples_ns += times
-        self._batches += 1
+        self._sampler.seen.costs.update(round(PER_OCTAVE * math.log2(ns)) for ns in times if ns > 0)
+        self.batches += 1
         told = None
         if ended.ns - self._told.ns >= _TELL_EVERY_NS:
             io = self._meter.read()
             told = ProcessCounters(
-                batches=self._batches,
+                batches=self.batches,
                 cpu_ns=ended.cpu_ns - self._told.cpu_ns,
                 device_bytes=io.device_read_bytes if io else 0,
-                seen=self._take(),
+                seen=self._sampler.take(),
             )
-            self._told, self._batches = ended, 0
+            self._told, self.batches = ended, 0
         return BatchTimes(
             began_ns=began.ns,
             collated_ns=collated_ns,
@@ -170,13 +175,7 @@ class BatchTimer(BatchNotes):
         self._sampler.stop()
         self._meter.end()
         self._clock.close()
-        return self._take()
-
-    def _take(self) -> Seen:
-        seen = self._sampler.take()
-        seen.costs.update(round(PER_OCTAVE * math.log2(ns)) for ns in self._samples_ns if ns > 0)
-        self._samples_ns.clear()
-        return seen
+        return self._sampler.take()
 
 
 class _Stamp:
@@ -224,12 +223,23 @@ class TimedFetcher(WatchedFetcher):
     """torch's fetcher of batches, timed."""
 
     def __init__(self, fetcher: Any, timer: BatchTimer, deliver: Callable[[Any, BatchTimes], Any]) -> None:
+        self._timer, self._dataset = timer, fetcher.dataset
         if type(fetcher).__name__ == "_MapDatasetFetcher" and not hasattr(fetcher.dataset, "__getitems__"):
             fetcher.dataset = _TimedSamples(fetcher.dataset, timer)
         super().__init__(fetcher, timer, deliver)
 
+    def fetch(self, indices: Any) -> Any:
+        if not self._timer.is_idle:
+            return super().fetch(indices)
+        self._timer.batches += 1
+        watched, self._fetcher.dataset = self._fetcher.dataset, self._dataset
+        try:
+            return self._fetcher.fetch(indices)
+        finally:
+            self._fetcher.dataset = watched
+
 
 def time_batches() -> Callable[[Any], TimedFetcher]:
     """Return what times the fetchers of this worker."""
-    timer = BatchTimer(Pace())
+    timer = BatchTimer()
     return lambda fetcher: TimedFetcher(fetcher, timer, Stamped)

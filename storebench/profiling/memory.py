@@ -109,10 +109,8 @@ class MemoryWatch(Guard):
     def note(self, batch: Any, *, is_first: bool) -> None:
         """Note a batch of the loop, the first one of an epoch by when its workers have been forked."""
         self.step += 1
-        try:  # noqa: SIM105 - faster than `contextlib.suppress`, in each step
+        with contextlib.suppress(TypeError):  # no tensor or array
             self._batches.append(weakref.ref(end_of(batch)))
-        except TypeError:  # no tensor or array
-            pass
         if is_first and sys.platform.startswith("linux"):
             self._began, self.ended = self._began or time.monotonic(), threading.Event()
             threading.Thread(target=self._run, args=(self.ended,), daemon=True).start()

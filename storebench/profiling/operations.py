@@ -4,7 +4,6 @@ Python runs a handler in the main thread at its next check, which is at the end 
 came. So a call that keeps the interpreter's lock counts like one that releases it, and like Python code.
 """
 
-import atexit
 import ctypes
 import dis
 import functools
@@ -39,8 +38,8 @@ _IN_C = dict.fromkeys(("open", "read", "readinto", "pread"), READING) | dict.fro
 _MAKES = ("__getitem__", "__getitems__", "__iter__", "__next__", "<listcomp>", "<genexpr>", "fetch")
 _CALLS = ("__call__", "forward", "_wrapped_call_impl", "_call_impl")
 _SIGNAL = getattr(signal, "SIGRTMIN", -13) + 13
-# Ticks are so far apart on average, and further after so many: reading stacks takes at most this share of the time.
-_EVERY_NS, _MANY, _COST, _SMOOTHING = 8_000_000, 1_000, 0.015, 0.05
+# Ticks are so far apart on average, or further: reading stacks takes at most this share of the time.
+_EVERY_NS, _COST, _SMOOTHING = 8_000_000, 0.015, 0.05
 _MOST_STEPS = 64  # a longer list is no pipeline
 _MONOTONIC, _SIGEV_THREAD_ID, _ABSOLUTE = 1, 4, 1
 
@@ -121,67 +120,38 @@ def _name_of(steps: Sequence[Any], place: int) -> str:
     return names[place] if names.count(names[place]) == 1 else f"{names[place]} [{place}]"
 
 
-class Pace:
-    """How far ticks are apart: each counts for the time between two."""
-
-    def __init__(self) -> None:
-        self._random = random.Random(7)
-        self._cost_ns = self.ticks = 0.0
-
-    @property
-    def _period_ns(self) -> float:
-        return max(_EVERY_NS, _EVERY_NS * self.ticks / _MANY, self._cost_ns / _COST)
-
-    def next_ns(self, ns: int) -> int:
-        """Return the next tick after a moment; as in a Poisson process, it does not depend on those before."""
-        return ns + max(1, int(self._random.expovariate(1.0) * self._period_ns))
-
-    def count(self, ns: int, until_ns: int) -> tuple[int, float]:
-        """Return the first tick after a moment, and the weight of those until then from another one on."""
-        weight = 0.0
-        while ns <= until_ns:
-            weight += self._period_ns / _EVERY_NS
-            ns = self.next_ns(ns)
-        self.ticks += weight
-        return ns, weight
-
-    def note_cost(self, cost_ns: int) -> None:
-        self._cost_ns += _SMOOTHING * (cost_ns - self._cost_ns)
-
-
 class Operations(Guard):
     """Counts ticks of a clock by the operation of making samples in this process's main thread.
 
-    The ticks are moments at irregular distances; all those within one call count for it. A tick between batches counts
-    for nothing.
+    The ticks are moments at irregular distances; all those within one call count for it.
     """
 
     _active: "Operations | None" = None
 
-    def __init__(self, sampler: StackSampler, pace: Pace) -> None:
+    def __init__(self, sampler: StackSampler) -> None:
         self._sampler, self._home = sampler, ""
         self._timer: ctypes.c_void_p | None = None
-        self._pace = pace
-        self._due_ns = self._thread_id = 0
-
-    def begin(self) -> None:
-        if Operations._active is None:  # this is no loader inside of a dataset
-            Operations._active = self
-            if clock() >= self._due_ns or threading.get_ident() != self._thread_id:
-                self._wind()
-
-    def end(self) -> None:
-        if Operations._active is self:
-            Operations._active = None
+        self._random = random.Random(7).random
+        self._period_ns, self._cost_ns = float(_EVERY_NS), 0.0
+        self._due_ns, self._left_ns = 0, _EVERY_NS
 
     @guarded
-    def _wind(self) -> None:
-        if reason := self._hindrance():
-            self._sampler.seen.unclocked[reason] += 1
+    def begin(self) -> None:
+        if Operations._active is None:  # this is no loader inside of a dataset
+            if reason := self._hindrance():
+                self._sampler.seen.unclocked[reason] += 1
+                return
+            Operations._active = self
+            self._period_ns = max(_EVERY_NS, self._cost_ns / _COST)
+            self._due_ns = clock() + self._left_ns
+            self._set(self._due_ns)
+
+    @guarded
+    def end(self) -> None:
+        if Operations._active is self:
+            self._set(0)
+            self._left_ns = max(1, self._due_ns - clock())
             Operations._active = None
-            return
-        self._thread_id, self._due_ns = threading.get_ident(), self._pace.next_ns(clock())
-        self._set(self._due_ns)
 
     @guarded
     def stop(self) -> None:
@@ -205,7 +175,6 @@ class Operations(Guard):
             if handler is not signal.SIG_DFL or _SIGNAL in signal.pthread_sigmask(signal.SIG_BLOCK, ()):
                 return f"the program uses signal {_SIGNAL}"
             signal.signal(_SIGNAL, _tick)
-            atexit.register(_ignore)  # the interpreter resets it at its end, while a timer may be wound
             signal.siginterrupt(_SIGNAL, False)
         if self._timer is None:
             timer, thread = ctypes.c_void_p(), threading.get_native_id()
@@ -221,12 +190,14 @@ class Operations(Guard):
 
     def see(self, frame: types.FrameType | None) -> None:
         """Count the ticks until now for the operation in a frame; the time that this takes has no ticks."""
-        began_ns, began_cpu_ns = clock(), time.thread_time_ns()
+        began_ns, began_cpu_ns, ticks = clock(), time.thread_time_ns(), 0.0
         try:
-            self._due_ns, weight = self._pace.count(self._due_ns, began_ns)
-            if weight and (name := self._operation(frame)):
-                self._sampler.seen.operations[name] += weight  # type: ignore[assignment]
-            self._pace.note_cost(time.thread_time_ns() - began_cpu_ns)
+            while self._due_ns <= began_ns:
+                ticks += self._period_ns / _EVERY_NS
+                self._due_ns += int(self._period_ns * (0.5 + self._random()))
+            if ticks and (name := self._operation(frame)):
+                self._sampler.seen.operations[name] += ticks  # type: ignore[assignment]
+            self._cost_ns += _SMOOTHING * (time.thread_time_ns() - began_cpu_ns - self._cost_ns)
             self._due_ns += clock() - began_ns
         finally:  # also after an error of a handler of the program's own
             self._set(self._due_ns)
@@ -282,11 +253,6 @@ def _placed(stack: list[_Call]) -> tuple[str, str, str]:
         if instance is not None and called.code.co_name in _CALLS:
             name = type(instance).__name__
     return "" if step is None else _name_of(*step), maker.name, name
-
-
-def _ignore() -> None:
-    if signal.getsignal(_SIGNAL) is _tick:
-        signal.signal(_SIGNAL, signal.SIG_IGN)
 
 
 def _tick(_number: int, frame: types.FrameType | None) -> None:

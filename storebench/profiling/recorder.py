@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import os
+import random
 import sys
 import threading
 import time
@@ -25,7 +26,6 @@ from storebench.profiling.batch_times import (
 )
 from storebench.profiling.guard import guarded
 from storebench.profiling.memory import MemoryWatch, end_of, objects_of
-from storebench.profiling.operations import Pace
 from storebench.profiling.stacks import Seen
 from storebench.profiling.watch import Watch, asking
 
@@ -36,24 +36,29 @@ _MOST_KEPT = 8
 # Batches of more tensors take a while to be freed, which belongs to handing them over.
 MANY_TENSORS = 8
 # The kernel's counters of a moment are read again after this time.
-_SAME_NS = 50_000
+_SAME_NS = 10_000
+# After so long, steps shorter than this are measured at random, so that measuring takes at most half a percent.
+_ALL_NS, _LONG_NS = 10_000_000_000, 70_000_000
 
 
 @dataclass(slots=True, kw_only=True)
 class LoopStep:
-    """One step of the loop: the wait for its batch, and the time until the next request, None if there was none."""
+    """One step of the loop: the wait for its batch, and the time until the next request, None if there was none.
+
+    Of a step that was not measured, only times are known.
+    """
 
     place: int  # in its epoch
     asked_ns: int
     wait_ns: int  # in the first step, that for `iter()` as well
-    wait_cpu_ns: int  # of the thread that waits; if there are no workers, of the process
-    wait_delayed_ns: int  # of the loop's thread, ready to run without a core
+    wait_cpu_ns: int | None  # of the thread that waits; if there are no workers, of the process
+    wait_delayed_ns: int | None  # of the loop's thread, ready to run without a core
     ready: int | None  # batches that were made and not yet taken
     made: BatchTimes | None
     loop_ns: int | None = None  # without `elsewhere_ns`
     elsewhere_ns: int = 0  # of the loop's thread, in requests to other loaders that are watched
-    delayed_ns: int = 0  # as in the wait
-    cpu_ns: int = 0  # of this process, wait and loop
+    delayed_ns: int | None = None  # as in the wait
+    cpu_ns: int | None = None  # of this process, wait and loop
 
 
 class Recorder(Watch):
@@ -77,7 +82,6 @@ class Recorder(Watch):
         self.consumer = collections.Counter[
             str
         ]()  # looks at the main thread while another one asks for the batches
-        self._pace = Pace()
         self.timer: BatchTimer | None = None  # of batches that this process makes
         self.steps: collections.deque[LoopStep] = collections.deque(maxlen=_MOST_STEPS)
         self.epochs = 0
@@ -88,6 +92,9 @@ class Recorder(Watch):
         self._place = self._thread = 0  # in the epoch; the one that began it
         self._open: LoopStep | None = None  # given, and the next not yet requested
         self._clock: ThreadClock | None = None
+        self._is_measured = True  # this step
+        self._random = random.Random(7).random
+        self._first_ns = 0
         self._asked = self._given = Moment(0, 0, 0, 0)
         self._inside = 0, 0  # time and CPU time of this thread's requests until the batch was given
         self._began_ns = self._iter_ns = 0
@@ -116,7 +123,7 @@ class Recorder(Watch):
         return self._loader() is loader
 
     def around(self, fetcher: Any) -> TimedFetcher:
-        self.timer = BatchTimer(self._pace)
+        self.timer = BatchTimer()
         return TimedFetcher(fetcher, self.timer, self.deliver)
 
     @guarded
@@ -149,14 +156,23 @@ class Recorder(Watch):
         if not self.consumer and (is_side_thread or self._thread not in (0, thread)):
             self.consumer["begun"] = 1
             threading.Thread(target=self._watch_consumer, daemon=True).start()
-        now = self._now()
+        was_measured, self._is_measured = self._is_measured, self._measures()
+        now = self._now() if self._is_measured or was_measured else Moment(clock(), 0, 0, 0)
         if self._open is not None:
             self._close(now)
         self._asked = now
         if self.makes:
-            self.timer = self.timer or BatchTimer(self._pace)
+            self.timer = self.timer or BatchTimer()
         if self.timer is not None and not self.is_ahead:
-            self.timer.begin(now)
+            self.timer.is_idle = not self._is_measured
+            if self._is_measured:
+                self.timer.begin(now)
+
+    def _measures(self) -> bool:
+        """Return whether to measure the step that begins."""
+        self._first_ns = self._first_ns or clock()
+        ns = clock() - self._first_ns
+        return ns < _ALL_NS or self._random() * _LONG_NS * self.memory.step < ns
 
     def _watch_consumer(self) -> None:
         """Look whether the main thread waits for batches: its loop is not that of the thread which asks for them."""
@@ -179,6 +195,8 @@ class Recorder(Watch):
             return
         step.elsewhere_ns = asking.ns - self._inside[0]
         step.loop_ns = now.ns - self._given.ns - step.elsewhere_ns
+        if step.wait_cpu_ns is None:
+            return
         step.cpu_ns = now.cpu_ns - self._asked.cpu_ns - (asking.cpu_ns - self._inside[1])
         step.delayed_ns = now.delayed_ns - self._given.delayed_ns
 
@@ -193,7 +211,7 @@ class Recorder(Watch):
 
     @guarded
     def note_batch(self, batch: Any) -> None:
-        asked, now = self._asked, self._now()
+        asked, now = self._asked, self._now() if self._is_measured else Moment(clock(), 0, 0, 0)
         if self.makes and self.timer is not None and (made := self.timer.end()) is not None:
             self.made(made)
         self._note_wait(now)
@@ -203,8 +221,10 @@ class Recorder(Watch):
             place=self._place,
             asked_ns=asked.ns - self._iter_ns,
             wait_ns=now.ns - asked.ns + self._iter_ns,
-            wait_cpu_ns=thread_ns if self.workers or self.consumer else cpu_ns,
-            wait_delayed_ns=now.delayed_ns - asked.delayed_ns,
+            wait_cpu_ns=(thread_ns if self.workers or self.consumer else cpu_ns)
+            if self._is_measured
+            else None,
+            wait_delayed_ns=now.delayed_ns - asked.delayed_ns if self._is_measured else None,
             ready=self._ready,
             made=self._made,
         )
@@ -233,7 +253,8 @@ class Recorder(Watch):
     def _note_wait(self, now: Moment) -> None:
         """Add the request that ends now to the time of this thread's requests."""
         asking.ns += now.ns - self._asked.ns
-        asking.cpu_ns += now.cpu_ns - self._asked.cpu_ns
+        if self._is_measured:
+            asking.cpu_ns += now.cpu_ns - self._asked.cpu_ns
         self._inside = asking.ns, asking.cpu_ns
 
     @guarded

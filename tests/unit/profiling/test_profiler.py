@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 import storebench
-from storebench.profiling import batch_times
+from storebench.profiling import batch_times, recorder
 from storebench.profiling.guard import Guard
 from storebench.settings.words import Limit
 
@@ -124,6 +124,41 @@ def test_how_samples_differ_and_what_another_order_gains(is_uneven: bool) -> Non
     assert (report.sample_s["p99"] > 0.18) is is_uneven
     assert (report.any_order or 1.0) > 1.1 or not is_uneven
     assert (report.slow is not None and report.slow.longest % 50 == 0) is is_uneven
+
+
+class Spinning(Squares):
+    """A dataset that computes, and counts what it is asked for with and without a watch of its samples."""
+
+    asked, watched = 0, 0
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        self.asked += 1
+        self.watched += sys._getframe(1).f_code.co_filename == batch_times.__file__
+        spin(0.0015)
+        return super().__getitem__(index)
+
+
+def spin(seconds: float) -> None:
+    end_s = time.thread_time() + seconds
+    while time.thread_time() < end_s:
+        pass
+
+
+def test_in_a_long_loop_of_short_steps_some_stand_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    reports, datasets = [], [Spinning(400), Spinning(400)]
+    for all_ns, dataset in zip((10**12, 3 * 10**8), datasets, strict=True):
+        monkeypatch.setattr(recorder, "_ALL_NS", all_ns)
+        profiled = storebench.profile(DataLoader(dataset, batch_size=2), show=False)
+        for _ in profiled:
+            spin(0.003)
+        reports.append(profiled.report())
+    every, some = reports
+    assert [dataset.asked for dataset in datasets] == [400, 400]
+    assert datasets[0].watched == 400
+    assert 0 < datasets[1].watched < 300
+    assert (some.bound, some.steps) == (every.bound, every.steps)
+    assert some.parts_s["dataset"] == pytest.approx(every.parts_s["dataset"], rel=0.5)
+    assert some.gain == pytest.approx(every.gain, rel=0.3)
 
 
 def moved(loader: Iterable[Any]) -> Iterator[Any]:
