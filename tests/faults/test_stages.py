@@ -70,7 +70,9 @@ CASES = {
     ),
     "interrupt of two ranks": Case(kind="int", workers=1, ranks=2),
     "kill": Case(kind="kill", workers=2, full=True),
-    "kill, all stopped": Case(kind="kill", workers=2, words=("--loader", "ring"), stopped="cell workers"),
+    "kill, all stopped": Case(
+        kind="kill", workers=2, words=("--loader", "ring"), stopped="cell workers", full=True
+    ),
     # It has a session of its own, so a kill of the run's process group does not reach it.
     "kill at the start of a cell": Case(kind="kill", stopped="storebench.worker"),
     "kill at the start of ranks": Case(kind="kill", ranks=2, stopped="storebench.ranks.agent", full=True),
@@ -82,7 +84,10 @@ CASES = {
         full=True,
     ),
     "late, stopped before it forks": Case(
-        failures={"planted:flat": LATE.format(3)}, words=("--timeout", "3"), stopped="storebench.worker"
+        failures={"planted:flat": LATE.format(3)},
+        words=("--timeout", "3"),
+        stopped="storebench.worker",
+        full=True,
     ),
     "a worker dies in a step": Case(
         failures={"planted:mortal": DIED}, workers=2, words=("--compute", "emulated:1000")

@@ -59,6 +59,7 @@ def test_the_metadata_names_pythons_and_extras(built: Built) -> None:
     assert {'plyvel>=1.5; python_version < "3.13" and extra == "leveldb"'} <= set(wanted)
 
 
+@pytest.mark.full
 def test_its_scenarios_are_run_by_name(installed: Environment, tmp_path: Path) -> None:
     listed = json.loads(installed.run("storebench", "scenarios", "--json", cwd=tmp_path))
     assert {Path(row["path"]).name for row in listed} == SCENARIOS

@@ -5,6 +5,8 @@ import signal
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from storebench.record.lines import RECORDS_NAME, read_records
 from tests.support.harness_tools import Bench, started, wait_for
 
@@ -98,6 +100,7 @@ def test_an_interrupted_run_reports_on_what_it_has(bench: Bench, tmp_path: Path)
     assert "Undecided for want of time, 1 s" in (report / "report.md").read_text()
 
 
+@pytest.mark.full
 def test_an_interrupted_run_ends_with_the_summary_of_its_rounds(bench: Bench, tmp_path: Path) -> None:
     run = tmp_path / "run"
     words = ("run", "png", "lmdb", "-d", "mnist", "--synthetic", "--limit", "320", "--replicates", "900")

@@ -105,6 +105,7 @@ def test_a_rank_that_hangs_is_named_by_the_scenarios_limit(here: Bench, tidy: No
     assert ended - begun.stat().st_mtime < 4 + NAMED_S
 
 
+@pytest.mark.full
 def test_a_rank_that_finds_no_store_is_named(bench: Bench, tmp_path: Path) -> None:
     small: dict[str, Any] = {"dataset": "mnist", "limit": 16, "synthetic": True, "model": "tiny", "ranks": 2}
     [cell] = scenario(**small, backends=["lmdb"]).cells()

@@ -73,7 +73,7 @@ def test_a_sound_loader_is_not_accused(make: Make) -> None:
     [
         ("faulty", 1),
         pytest.param("sound", 0, marks=pytest.mark.full),
-        ("fails", 7),
+        pytest.param("fails", 7, marks=pytest.mark.full),
         pytest.param("hidden", 4, marks=pytest.mark.full),
         pytest.param("none", 4, marks=pytest.mark.full),
     ],

@@ -109,6 +109,7 @@ def test_a_slow_down_is_seen_and_no_edit_of_the_scenario_hides_it(untouched: Pat
     assert quick_storebench(untouched, "check", out / "baseline", out / "contender").returncode == 1
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_functions_of_a_library_are_compared_in_its_repository(tmp_path: Path) -> None:
@@ -253,6 +254,7 @@ def test_nothing_but_its_own_package_is_imported_by_a_side_and_its_cells(
     assert str(worktree) not in git(untouched, "worktree", "list")
 
 
+@pytest.mark.full
 @pytest.mark.skipif(load_kernel() is None, reason="the kernel is not built")
 def test_a_revision_has_the_kernel_of_its_own_source(tmp_path: Path) -> None:
     checkout = clone_here(tmp_path / "clone")

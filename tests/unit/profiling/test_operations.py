@@ -213,7 +213,7 @@ class TimedSamples(Samples):
         return self.transform.seconds  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.full), 2])
 def test_shares_are_those_of_timers_in_the_same_run(workers: int) -> None:
     samples = TimedSamples(Timed([count, fill, square, rest]), 240)
     profiled = storebench.profile(DataLoader(samples, batch_size=8, num_workers=workers), show=False)

@@ -73,6 +73,7 @@ def test_a_script_sets_what_libraries_read_when_they_are_imported(tmp_path: Path
     assert done.stdout == "set()\n", done.stderr
 
 
+@pytest.mark.full
 def test_a_module_runs_as_in_python(tmp_path: Path) -> None:
     package = tmp_path / "package"
     package.mkdir()
