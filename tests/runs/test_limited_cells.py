@@ -274,6 +274,7 @@ def test_an_image_is_copied_again_when_its_store_changes(
     assert record["store"]["build_s"] == Manifest.read(manifest.parent).build_s
 
 
+@pytest.mark.full
 def test_a_store_that_another_process_holds_is_not_limited(photos: str, bench: Bench, tmp_path: Path) -> None:
     limit = ("-d", photos, *WORK, "--cache", "limited", "--memory", "40 MiB")
     built, _ = bench.run("lmdb", *limit, "--max-steps", "4", out=tmp_path / "built")

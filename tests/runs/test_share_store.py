@@ -43,6 +43,7 @@ def cell_of(backend: str = "lmdb", **matrix: Any) -> Cell:
     return ranked_cell(backend, **asked)
 
 
+@pytest.mark.full
 def test_ranks_train_from_memory_as_from_the_store(bench: Bench, run_folder: Path) -> None:
     alone = sound_ranks(cell_of("png", ranks=2), bench, run_folder)
     for fill in FILLS:

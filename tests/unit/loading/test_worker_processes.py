@@ -221,7 +221,9 @@ with kind(job, workers=int(sys.argv[3])) as loader:
 """
 
 
-@pytest.mark.parametrize("loader", ["processes", pytest.param("receiving", marks=pytest.mark.full), "ring"])
+@pytest.mark.parametrize(
+    "loader", [*(pytest.param(name, marks=pytest.mark.full) for name in ("processes", "receiving")), "ring"]
+)
 def test_a_batch_that_cannot_be_handed_over_ends_the_epoch(
     loader: str, make_job: MakeJob, tmp_path: Path
 ) -> None:
