@@ -169,10 +169,10 @@ class Recorder(Watch):
                 self.timer.begin(now)
 
     def _measures(self) -> bool:
-        """Return whether to measure the step that begins."""
+        """Return whether to measure the step that begins: always where a step asks other loaders, too."""
         self._first_ns = self._first_ns or clock()
-        ns = clock() - self._first_ns
-        return ns < _ALL_NS or self._random() * _LONG_NS * self.memory.step < ns
+        ns, has_others = clock() - self._first_ns, asking.ns != self._inside[0]
+        return ns < _ALL_NS or has_others or self._random() * _LONG_NS * self.memory.step < ns
 
     def _watch_consumer(self) -> None:
         """Look whether the main thread waits for batches: its loop is not that of the thread which asks for them."""

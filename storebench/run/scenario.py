@@ -97,8 +97,8 @@ class Scenario(Strict):
     """Fresh processes per cell, a fixed number. A matrix may have fewer."""
     budget: str | None = None
     """The time for converting and all replicates, such as `12 min`. Where 5 rounds would not fit, cells of the highest
-    `priority` end first; those of priority 1 run 5 rounds in any case. Then a round that would not fit is not begun.
-    `--replicates N` lifts it. Default: no limit."""
+    `priority` end first; those of priority 1 run 5 rounds in any case. Later rounds run where they fit, and then
+    5 rounds of cells that ended too early. `--replicates N` lifts it. Default: no limit."""
     repeat_disturbed: bool = False
     """Measure a replicate again, at the end of its round and at most twice, if it did not hold its cache
     state, or if other work took more than 20% of the cores during it but not during most of its round. Other
