@@ -45,12 +45,9 @@ class Guard:
         except Exception as error:
             if is_handlers(error):
                 raise
-            self.give_up(error)
+            self.has_failed = True
+            say(f"storebench: no longer watching; your program goes on. {unexpected_line(error)}")
             return None
-
-    def give_up(self, error: Exception) -> None:
-        self.has_failed = True
-        say(f"storebench: no longer watching; your program goes on. {unexpected_line(error)}")
 
 
 def guarded(method: Callable[Concatenate[_G, _P], _R]) -> Callable[Concatenate[_G, _P], _R | None]:
@@ -58,14 +55,6 @@ def guarded(method: Callable[Concatenate[_G, _P], _R]) -> Callable[Concatenate[_
 
     @functools.wraps(method)
     def attempt(self: _G, /, *args: _P.args, **kwargs: _P.kwargs) -> _R | None:
-        if self.has_failed:
-            return None
-        try:
-            return method(self, *args, **kwargs)
-        except Exception as error:  # as in `attempt`, which takes three calls more in each step
-            if is_handlers(error):
-                raise
-            self.give_up(error)
-            return None
+        return self.attempt(functools.partial(method, self, *args, **kwargs))
 
     return attempt
