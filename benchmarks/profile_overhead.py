@@ -2,7 +2,7 @@
 
 Two loops over one dataset, one of them profiled, take turns step by step, for three kinds of loader and steps of a few
 milliseconds. So both have the same memory: where a dataset and its batches lie, and how often the kernel gives them
-pages anew, is worth 10% by chance, more than the profile takes. What its threads take, beside both loops, is counted
+pages anew, is worth several percent by chance. What its threads take, beside both loops, is counted
 apart. Exit code 1 where the profile adds more than 1% beyond doubt after its first ten seconds.
 """
 
@@ -19,12 +19,11 @@ from torch.utils.data import DataLoader, Dataset
 
 import storebench
 from benchmarks.turns import FEWEST_ROUNDS, Compared, words
+from storebench.profiling.recorder import ALL_NS
 
 MOST = 1.01
 KEEP_MEMORY = {-4: 0, -1: 2**31 - 1}
 """Parameters of glibc's `mallopt`, M_MMAP_MAX and M_TRIM_THRESHOLD: freed memory stays with the process."""
-ALL_S = 10
-"""The profile measures every step for so long, and then as many as take half a percent."""
 STEPS, BATCH, SIDE = 60, 32, 128
 """A step takes about four milliseconds of one core."""
 
@@ -91,7 +90,7 @@ def main() -> None:
         images = Flipped()
         loaders = make(images), storebench.profile(make(images), show=False)
         epoch_of(loaders, layer)
-        for part, part_s in (("at first", ALL_S), ("later", options.seconds)):
+        for part, part_s in (("at first", 1e-9 * ALL_NS), ("later", options.seconds)):
             began, threads_s = time.monotonic(), time.thread_time() - time.process_time()
             sides: tuple[list[float], list[float]] = ([], [])
             while len(sides[0]) < FEWEST_ROUNDS or time.monotonic() - began < part_s:

@@ -98,12 +98,12 @@ class BatchTimer(BatchNotes):
         self._meter = IoMeter()
         self._meter.begin()
         self._clock = ThreadClock()
-        self._told, self.batches = self._clock.now()._replace(ns=0), 0
+        self._told, self._batches = self._clock.now()._replace(ns=0), 0
         self.ended = self._told
         self.sampled: list[int] = []  # when each sample of the batch was there
         self.begin()
         self.is_busy = False
-        self.is_idle = False  # whether it does not time what follows
+        self.is_idle = False  # whether the batches that follow are not timed
         self._sampler = StackSampler(lambda: self.is_busy)
         self.operations = Operations(self._sampler)
 
@@ -123,17 +123,12 @@ class BatchTimer(BatchNotes):
 
     @guarded
     def note_samples(self, samples: Any) -> None:  # noqa: ARG002
-        if self.is_idle:
-            return
         self.operations.end()
         self._collated = clock(), time.thread_time_ns()
 
     @guarded
-    def end(self, indices: Any = None) -> BatchTimes | None:
+    def end(self, indices: Any = None) -> BatchTimes:
         """End a batch of samples that were asked for by these indices."""
-        if self.is_idle:
-            self.batches += 1
-            return None
         self.is_busy = False
         self.operations.end()
         began, ended = self._began, self._clock.now()
@@ -143,17 +138,17 @@ class BatchTimer(BatchNotes):
         longest_ns = max(times, default=0)
         longest = indices[times.index(longest_ns)] if times and isinstance(indices, list) else indices
         self._sampler.seen.costs.update(round(PER_OCTAVE * math.log2(ns)) for ns in times if ns > 0)
-        self.batches += 1
+        self._batches += 1
         told = None
         if ended.ns - self._told.ns >= _TELL_EVERY_NS:
             io = self._meter.read()
             told = ProcessCounters(
-                batches=self.batches,
+                batches=self._batches,
                 cpu_ns=ended.cpu_ns - self._told.cpu_ns,
                 device_bytes=io.device_read_bytes if io else 0,
                 seen=self._sampler.take(),
             )
-            self._told, self.batches = ended, 0
+            self._told, self._batches = ended, 0
         return BatchTimes(
             began_ns=began.ns,
             collated_ns=collated_ns,
@@ -167,6 +162,10 @@ class BatchTimer(BatchNotes):
             longest_ns=longest_ns,
             longest=longest if isinstance(longest, int) else 0,
         )
+
+    def skip(self) -> None:
+        """Count a batch that is not timed."""
+        self._batches += 1
 
     def stop(self) -> Seen:
         """Stop timing; return what was seen and no batch has told."""
@@ -223,7 +222,7 @@ class TimedFetcher(WatchedFetcher):
     """torch's fetcher of batches, timed."""
 
     def __init__(self, fetcher: Any, timer: BatchTimer, deliver: Callable[[Any, BatchTimes], Any]) -> None:
-        self._timer, self._dataset = timer, fetcher.dataset
+        self._timer, self._unwatched = timer, (fetcher.dataset, fetcher.collate_fn)
         if type(fetcher).__name__ == "_MapDatasetFetcher" and not hasattr(fetcher.dataset, "__getitems__"):
             fetcher.dataset = _TimedSamples(fetcher.dataset, timer)
         super().__init__(fetcher, timer, deliver)
@@ -231,12 +230,14 @@ class TimedFetcher(WatchedFetcher):
     def fetch(self, indices: Any) -> Any:
         if not self._timer.is_idle:
             return super().fetch(indices)
-        self._timer.batches += 1
-        watched, self._fetcher.dataset = self._fetcher.dataset, self._dataset
+        self._timer.skip()
+        fetcher = self._fetcher
+        watched = fetcher.dataset, fetcher.collate_fn
+        fetcher.dataset, fetcher.collate_fn = self._unwatched
         try:
-            return self._fetcher.fetch(indices)
+            return fetcher.fetch(indices)
         finally:
-            self._fetcher.dataset = watched
+            fetcher.dataset, fetcher.collate_fn = watched
 
 
 def time_batches() -> Callable[[Any], TimedFetcher]:

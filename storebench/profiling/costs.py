@@ -149,19 +149,13 @@ def costs_of(
     waiting_cpu_s = min(report.wait_s, mean_s(step.wait_cpu_ns for step in even))
     process_cpu_s = (report.cpu_s or 0.0) if workers else waiting_cpu_s
     wall, cpu, shares = _making(recorder, made, report.wait_s, process_cpu_s)
-    if not workers:  # those that were measured stand for all
-        measured_s = mean_s(step.wait_ns for step in even if step.wait_cpu_ns is not None)
-        scale = report.wait_s / max(measured_s, NEARLY_NONE)
-        wall, cpu = ({part: scale * seconds for part, seconds in each.items()} for each in (wall, cpu))
     cpu[Limit.COMPUTE] = max(0.0, mean_s(step.cpu_ns for step in even) - waiting_cpu_s)
     wall[Limit.COMPUTE] = report.loop_s
     wall[Limit.PINNING] = mean_s(
         batch.pinning_ns and batch.pinning_ns + batch.unpickling_ns for batch in made
     )
     replayed = even[-_MOST_REPLAYED:]
-    batches: list[BatchTimes | None] = []  # of a step that was not measured, that of the last one that was
-    for step in replayed:
-        batches.append(step.made or (batches[-1] if batches else None))
+    batches = [step.made for step in replayed]
     costs = Costs(
         workers=workers or int(recorder.waiting_frac is not None),  # a thread that makes batches
         cores=recorder.cores,

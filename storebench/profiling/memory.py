@@ -22,8 +22,8 @@ from storebench.units import rounded_bytes
 
 # Seconds between samples, and later this share of the time so far.
 _EVERY_S, _SHARE = 0.5, 1 / 200
-# Seconds between walks: as many times as long as one took, and later this share of the time so far.
-_REST, _WALK_SHARE = 100, 1 / 8
+# Seconds between walks, as many times as long as one took.
+_REST = 100
 # Growth: so many parts of the loop, Student's 97.5% quantile for them, and the least that is told.
 _PARTS, _T, _LEAST_BYTES, _LEAST_FRAC = 6, 2.571, 8 << 20, 0.01
 _LEAST_COPIED = 96 << 20  # by each worker: less is the interpreter's own
@@ -99,7 +99,6 @@ class MemoryWatch(Guard):
         self._samples: list[MemorySample] = []
         self._sizes: dict[str, int] = {}
         self._limit = self._shm_limit = 0  # of the totals of samples
-        self._uncounted = 0  # in these totals
         self._began = self._due = self._walk_due = 0.0
         # Anonymous bytes of each worker, and of this process, when it was first seen.
         self._bases: dict[int, tuple[int, int]] = {}
@@ -133,8 +132,7 @@ class MemoryWatch(Guard):
         if time.monotonic() >= self._walk_due:
             self._shm_limit = shm.used + shm.free
             self._walk(sample, locked)
-            rest_s = max(_REST * (time.thread_time() - began), _WALK_SHARE * sample.seconds)
-            self._walk_due = time.monotonic() + rest_s
+            self._walk_due = time.monotonic() + _REST * (time.thread_time() - began)
         self._samples.append(sample)  # with sizes and a limit, also for a report at this moment
         growth = None if self._has_warned or len(self._samples) % 8 else self._growth()
         if growth and growth.full_step < (1.0 + _SOON) * self.step:
@@ -156,10 +154,10 @@ class MemoryWatch(Guard):
         free, allowed = psutil.virtual_memory().available, memory_room_bytes()
         self._limit = sample.total + max(0, min(free, free if allowed is None else allowed))
         total = sum(pages["Pss"] + pages["SwapPss"] for pages in (here, *workers))
-        self._uncounted = total - sample.total
+        peak = max(before.total for before in (*self._samples, sample)) - sample.total + total
         self._sizes = {
             "in all": total,
-            "peak": total,
+            "peak": max(peak, self._sizes.get("peak", 0)),
             "this process alone": alone[0],
             "each worker alone": round(statistics.mean(alone[1:] or [0])),
             "copied by workers": copied,
@@ -169,9 +167,7 @@ class MemoryWatch(Guard):
 
     def report(self) -> MemoryReport:
         growth, samples = self._growth(), [*self._samples]
-        totals = [sample.total + self._uncounted for sample in samples]
-        sizes = {**self._sizes, **({"in all": totals[-1], "peak": max(totals)} if totals else {})}
-        return MemoryReport(sizes=sizes, growth=growth, advice=[*self._advice(growth)], samples=samples)
+        return MemoryReport(sizes=self._sizes, growth=growth, advice=[*self._advice(growth)], samples=samples)
 
     def _advice(self, growth: Growth | None) -> Iterator[str]:
         kept = sum(batch() is not None for batch in self._batches)

@@ -37,8 +37,9 @@ _MOST_KEPT = 8
 MANY_TENSORS = 8
 # The kernel's counters of a moment are read again after this time.
 _SAME_NS = 10_000
-# After so long, steps shorter than this are measured at random, so that measuring takes at most half a percent.
-_ALL_NS, _LONG_NS = 10_000_000_000, 70_000_000
+# After so long, steps of loops without workers that are shorter than this are measured at random, so that measuring
+# takes at most half a percent.
+ALL_NS, _LONG_NS = 10_000_000_000, 70_000_000
 
 
 @dataclass(slots=True, kw_only=True)
@@ -51,10 +52,10 @@ class LoopStep:
     place: int  # in its epoch
     asked_ns: int
     wait_ns: int  # in the first step, that for `iter()` as well
-    wait_cpu_ns: int | None  # of the thread that waits; if there are no workers, of the process
-    wait_delayed_ns: int | None  # of the loop's thread, ready to run without a core
     ready: int | None  # batches that were made and not yet taken
     made: BatchTimes | None
+    wait_cpu_ns: int | None = None  # of the thread that waits; if there are no workers, of the process
+    wait_delayed_ns: int | None = None  # of the loop's thread, ready to run without a core
     loop_ns: int | None = None  # without `elsewhere_ns`
     elsewhere_ns: int = 0  # of the loop's thread, in requests to other loaders that are watched
     delayed_ns: int | None = None  # as in the wait
@@ -157,7 +158,7 @@ class Recorder(Watch):
             self.consumer["begun"] = 1
             threading.Thread(target=self._watch_consumer, daemon=True).start()
         was_measured, self._is_measured = self._is_measured, self._measures()
-        now = self._now() if self._is_measured or was_measured else Moment(clock(), 0, 0, 0)
+        now = self._now(is_measured=self._is_measured or was_measured)
         if self._open is not None:
             self._close(now)
         self._asked = now
@@ -172,7 +173,9 @@ class Recorder(Watch):
         """Return whether to measure the step that begins: always where a step asks other loaders, too."""
         self._first_ns = self._first_ns or clock()
         ns, has_others = clock() - self._first_ns, asking.ns != self._inside[0]
-        return ns < _ALL_NS or has_others or self._random() * _LONG_NS * self.memory.step < ns
+        if self.workers or has_others or ns < ALL_NS:
+            return True
+        return self._random() * _LONG_NS * self.memory.step < ns
 
     def _watch_consumer(self) -> None:
         """Look whether the main thread waits for batches: its loop is not that of the thread which asks for them."""
@@ -211,23 +214,25 @@ class Recorder(Watch):
 
     @guarded
     def note_batch(self, batch: Any) -> None:
-        asked, now = self._asked, self._now() if self._is_measured else Moment(clock(), 0, 0, 0)
-        if self.makes and self.timer is not None and (made := self.timer.end()) is not None:
-            self.made(made)
+        asked, now = self._asked, self._now(is_measured=self._is_measured)
+        if self.makes and self.timer is not None:
+            if not self._is_measured:
+                self.timer.skip()
+            elif (made := self.timer.end()) is not None:
+                self.made(made)
         self._note_wait(now)
         self._given = now
-        cpu_ns, thread_ns = now.cpu_ns - asked.cpu_ns, now.thread_cpu_ns - asked.thread_cpu_ns
         self._open = LoopStep(
             place=self._place,
             asked_ns=asked.ns - self._iter_ns,
             wait_ns=now.ns - asked.ns + self._iter_ns,
-            wait_cpu_ns=(thread_ns if self.workers or self.consumer else cpu_ns)
-            if self._is_measured
-            else None,
-            wait_delayed_ns=now.delayed_ns - asked.delayed_ns if self._is_measured else None,
             ready=self._ready,
             made=self._made,
         )
+        if self._is_measured:
+            cpu_ns, thread_ns = now.cpu_ns - asked.cpu_ns, now.thread_cpu_ns - asked.thread_cpu_ns
+            self._open.wait_cpu_ns = thread_ns if self.workers or self.consumer else cpu_ns
+            self._open.wait_delayed_ns = now.delayed_ns - asked.delayed_ns
         if not self.steps:
             self.tensors = max(1, _count_tensors(batch))
         if self.tensors > MANY_TENSORS:
@@ -294,7 +299,9 @@ class Recorder(Watch):
         is_shared = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > 1
         return "" if self._others is None or is_shared else self._others.conditions().disturbed
 
-    def _now(self) -> Moment:
+    def _now(self, *, is_measured: bool = True) -> Moment:
+        if not is_measured:
+            return Moment(clock(), 0, 0, 0)
         if self.timer is not None and not self.is_ahead and clock() - self.timer.ended.ns < _SAME_NS:
             return self.timer.ended
         self._clock = self._clock or ThreadClock()

@@ -135,11 +135,26 @@ def _sorted(recorder: Recorder) -> _Steps:
 def _of_consumer(recorder: Recorder) -> list[LoopStep]:
     """Return the whole steps, as the main thread sees them if another one asks for the batches."""
     frac = recorder.waiting_frac
-    steps = [(step, step.wait_ns + step.loop_ns) for step in recorder.steps if step.loop_ns is not None]
+    steps = [
+        (step, step.wait_ns + step.loop_ns) for step in _filled(recorder.steps) if step.loop_ns is not None
+    ]
     if frac is None:
         return [step for step, _ in steps]
     waits = [(step, round(frac * ns), round((1 - frac) * ns)) for step, ns in steps]
     return [dataclasses.replace(step, wait_ns=wait_ns, loop_ns=loop_ns) for step, wait_ns, loop_ns in waits]
+
+
+def _filled(steps: Iterable[LoopStep]) -> Iterator[LoopStep]:
+    """Yield the steps, of which each that was not measured costs what the last one did that was."""
+    last: LoopStep | None = None
+    for step in steps:
+        if step.wait_cpu_ns is not None or last is None:
+            last = step
+            yield step
+        else:
+            yield dataclasses.replace(
+                step, made=step.made or last.made, wait_cpu_ns=last.wait_cpu_ns, cpu_ns=last.cpu_ns
+            )
 
 
 def _alike(steps: list[LoopStep], lag: int) -> tuple[list[LoopStep], float]:

@@ -293,8 +293,7 @@ class _Rounds:
             if rest and self._has_time([pending.cell for pending in rest]):
                 self.run = self.run.end({pending.cell.cell_id: pending.replicate + 1 for pending in rest})
                 self.watcher.went_on(len(ended))
-                for _, replicates in itertools.groupby(rest, key=lambda pending: pending.replicate):
-                    self._measure_all(of_round := [*replicates], of_round)
+                self._measure_all(rest, rest)
 
     def _blocks(self) -> list[tuple[int, list[Cell]]]:
         """Return the cells that are compared with each other, and their priority, those that end last first."""
@@ -309,7 +308,8 @@ class _Rounds:
     def _left(self, first: int, end: int) -> list[PendingReplicate]:
         """Return the replicates of some rounds that are to be measured, those from `first` to before `end`."""
         ended = self.run.ended
-        return [p for p in self.work if first <= p.replicate < min(end, ended.get(p.cell.cell_id, end))]
+        within = (p for p in self.work if first <= p.replicate < min(end, ended.get(p.cell.cell_id, end)))
+        return [pending for pending in within if pending.key not in self.made]
 
     def _has_time(self, cells: Sequence[Cell]) -> bool:
         """Whether replicates of some cells fit into the budget."""
@@ -327,7 +327,7 @@ class _Rounds:
             self.watcher.round_finished(number, self.run)
 
     def _measure_all(self, replicates: Sequence[PendingReplicate], again: Sequence[PendingReplicate]) -> None:
-        """Measure replicates of one round, then those again that were disturbed or did not hold their state."""
+        """Measure replicates, then those again that were disturbed or did not hold their state."""
         for pending in replicates:
             self._measure(pending, self.work.index(pending))
         while again := [pending for pending in again if self._repeats(pending)]:
