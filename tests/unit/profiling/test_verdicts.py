@@ -411,3 +411,15 @@ def test_unusual_steps_are_told(tmp_path: Path) -> None:
     assert slow.longest % 48 == 24
     for rest in (Loop(dataset_s=0.01, loop_s=0.05), Loop(dataset_s=0.01, loop_s=0.05, slow=2, slow_s=0.6)):
         assert report(rest, tmp_path).slow is None
+
+
+def test_a_measured_step_has_the_weight_of_those_that_follow_without(tmp_path: Path) -> None:
+    # A loop that waits at first, when every step is measured, and computes for most of its time.
+    loop = Loop(workers=0, steps=400, dataset_s=0.004, makes_s=dict.fromkeys(range(40), 0.02), loop_s=0.001)
+    recorder, parts = loop.recorder(tmp_path), loop.recorder(tmp_path)
+    for step in parts.steps:
+        if step.place > 40 and step.place % 10:
+            step.made = step.wait_cpu_ns = step.cpu_ns = None
+    every, some = report_of(recorder), report_of(parts)
+    assert (some.bound, some.gain) == (every.bound, pytest.approx(every.gain, rel=0.01))
+    assert some.shares == pytest.approx(every.shares, abs=0.01)
