@@ -9,6 +9,7 @@ apart. Exit code 1 where the profile adds more than 1% beyond doubt after its fi
 import argparse
 import ctypes
 import gc
+import random
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -24,8 +25,9 @@ from storebench.profiling.recorder import ALL_NS
 MOST = 1.01
 KEEP_MEMORY = {-4: 0, -1: 2**31 - 1}
 """Parameters of glibc's `mallopt`, M_MMAP_MAX and M_TRIM_THRESHOLD: freed memory stays with the process."""
-STEPS, BATCH, SIDE = 60, 32, 128
+STEPS, BATCH, SIDE = 120, 32, 128
 """A step takes about four milliseconds of one core."""
+order = random.Random(7)
 
 
 class Flipped(Dataset[Any]):
@@ -61,8 +63,8 @@ def epoch_of(
     gc.collect()
     loops = [iter(loader) for loader in loaders]  # the profile would time one that began beside its own
     held, seconds = [None, None], [0.0, 0.0]
-    for step in range(STEPS):
-        for side in (0, 1) if step % 2 else (1, 0):
+    for _ in range(STEPS):
+        for side in (0, 1) if order.getrandbits(1) else (1, 0):
             began = time.perf_counter()
             held[side], _ = next(loops[side])
             layer(held[side])
@@ -78,7 +80,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seconds", type=float, default=30, help="for each loader")
+    parser.add_argument("--seconds", type=float, default=60, help="for each loader")
     parser.add_argument("--only", default="", help="part of the names of loaders")
     options = parser.parse_args()
     torch.set_num_threads(1)

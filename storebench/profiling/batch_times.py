@@ -104,7 +104,7 @@ class BatchTimer(BatchNotes):
         self.begin()
         self.is_busy = False
         self.is_idle = False  # whether the batches that follow are not timed
-        self._sampler = StackSampler(lambda: self.is_busy)
+        self._sampler = StackSampler(lambda: self.is_busy, lambda: self.is_idle)
         self.operations = Operations(self._sampler)
 
     @guarded
@@ -222,22 +222,17 @@ class TimedFetcher(WatchedFetcher):
     """torch's fetcher of batches, timed."""
 
     def __init__(self, fetcher: Any, timer: BatchTimer, deliver: Callable[[Any, BatchTimes], Any]) -> None:
-        self._timer, self._unwatched = timer, (fetcher.dataset, fetcher.collate_fn)
+        self._timer, self._is_idle, self._other = timer, False, (fetcher.dataset, fetcher.collate_fn)
         if type(fetcher).__name__ == "_MapDatasetFetcher" and not hasattr(fetcher.dataset, "__getitems__"):
             fetcher.dataset = _TimedSamples(fetcher.dataset, timer)
         super().__init__(fetcher, timer, deliver)
 
     def fetch(self, indices: Any) -> Any:
-        if not self._timer.is_idle:
-            return super().fetch(indices)
-        self._timer.skip()
-        fetcher = self._fetcher
-        watched = fetcher.dataset, fetcher.collate_fn
-        fetcher.dataset, fetcher.collate_fn = self._unwatched
-        try:
-            return fetcher.fetch(indices)
-        finally:
-            fetcher.dataset, fetcher.collate_fn = watched
+        if self._is_idle != self._timer.is_idle:
+            self._is_idle, fetcher = not self._is_idle, self._fetcher
+            watched = fetcher.dataset, fetcher.collate_fn
+            (fetcher.dataset, fetcher.collate_fn), self._other = self._other, watched
+        return self._fetcher.fetch(indices) if self._is_idle else super().fetch(indices)
 
 
 def time_batches() -> Callable[[Any], TimedFetcher]:

@@ -23,7 +23,7 @@ from storebench.units import rounded_bytes
 # Seconds between samples, and later this share of the time so far.
 _EVERY_S, _SHARE = 0.5, 1 / 200
 # Seconds between walks, as many times as long as one took.
-_REST = 100
+_REST = 400
 # Growth: so many parts of the loop, Student's 97.5% quantile for them, and the least that is told.
 _PARTS, _T, _LEAST_BYTES, _LEAST_FRAC = 6, 2.571, 8 << 20, 0.01
 _LEAST_COPIED = 96 << 20  # by each worker: less is the interpreter's own

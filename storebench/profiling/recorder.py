@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import math
 import os
 import random
 import sys
@@ -10,7 +11,7 @@ import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 
@@ -29,8 +30,12 @@ from storebench.profiling.memory import MemoryWatch, end_of, objects_of
 from storebench.profiling.stacks import Seen
 from storebench.profiling.watch import Watch, asking
 
+_Batch = TypeVar("_Batch")
+
 # The most steps that are kept, the last ones.
 _MOST_STEPS = 50_000
+# The most steps in a row that are not measured.
+_MOST_LEFT = 10_000
 # Batches whose ends are watched at once.
 _MOST_KEPT = 8
 # Batches of more tensors take a while to be freed, which belongs to handing them over.
@@ -38,8 +43,8 @@ MANY_TENSORS = 8
 # The kernel's counters of a moment are read again after this time.
 _SAME_NS = 10_000
 # After so long, steps of loops without workers that are shorter than this are measured at random, so that measuring
-# takes at most half a percent.
-ALL_NS, _LONG_NS = 10_000_000_000, 70_000_000
+# takes about an eighth of a percent.
+ALL_NS, _LONG_NS = 10_000_000_000, 280_000_000
 
 
 @dataclass(slots=True, kw_only=True)
@@ -84,7 +89,7 @@ class Recorder(Watch):
             str
         ]()  # looks at the main thread while another one asks for the batches
         self.timer: BatchTimer | None = None  # of batches that this process makes
-        self.steps: collections.deque[LoopStep] = collections.deque(maxlen=_MOST_STEPS)
+        self._steps: collections.deque[LoopStep] = collections.deque(maxlen=_MOST_STEPS)
         self.epochs = 0
         self.ends_ns = 0  # of epochs, from the last request on
         self.seen = Seen.nothing()
@@ -94,6 +99,10 @@ class Recorder(Watch):
         self._open: LoopStep | None = None  # given, and the next not yet requested
         self._clock: ThreadClock | None = None
         self._is_measured = True  # this step
+        self._left = 0  # steps until one is measured again
+        self._brief = list[
+            tuple[int, int]
+        ]()  # when the last steps asked and were given; they are not in `_steps` yet
         self._random = random.Random(7).random
         self._first_ns = 0
         self._asked = self._given = Moment(0, 0, 0, 0)
@@ -127,8 +136,60 @@ class Recorder(Watch):
         self.timer = BatchTimer()
         return TimedFetcher(fetcher, self.timer, self.deliver)
 
+    @property
+    def steps(self) -> collections.deque[LoopStep]:
+        """The last steps."""
+        self._add_brief()
+        return self._steps
+
+    def next(self, take: Callable[[], _Batch], ready: Callable[[], int] | None = None) -> _Batch:
+        # Even Python code that does little takes long between steps that fill the CPU's caches.
+        if self._is_measured or not self._left or not self._place:
+            return super().next(take, ready)
+        watches = asking.watches
+        if watches or (self.is_wrapped and ready is not None):  # inside another iterator
+            return take()
+        if asking.ns != self._inside[0]:  # other loaders were asked
+            self._left = 0
+            return super().next(take, ready)
+        asked_ns = clock()
+        watches.append(self)
+        try:
+            batch = take()
+        except BaseException as error:
+            self._asked = Moment(asked_ns, 0, 0, 0)
+            self._add_brief()
+            self._close(self._asked)
+            self.note_end(is_whole=isinstance(error, StopIteration))
+            raise
+        finally:
+            watches.pop()
+        given_ns = clock()
+        asking.ns += given_ns - asked_ns
+        self._inside = asking.ns, asking.cpu_ns
+        self._brief.append((asked_ns, given_ns))
+        self._left -= 1
+        self.memory.step += 1
+        return batch
+
+    def _add_brief(self) -> None:
+        brief, self._brief = self._brief, []
+        for asked_ns, given_ns in brief:
+            if self._open is not None:
+                self._open.loop_ns = asked_ns - self._given.ns
+            wait_ns = given_ns - asked_ns
+            self._open = LoopStep(
+                place=self._place, asked_ns=asked_ns, wait_ns=wait_ns, ready=None, made=None
+            )
+            self._given = Moment(given_ns, 0, 0, 0)
+            self._steps.append(self._open)
+            self._place += 1
+            if self.timer is not None and self.timer.is_idle:
+                self.timer.skip()
+
     @guarded
     def note_start(self) -> None:
+        self._add_brief()
         if self._place == 1 and self._open is not None:  # `next(iter(loader))` in each step
             self._close(self._now())
         self.ended()
@@ -150,6 +211,7 @@ class Recorder(Watch):
 
     @guarded
     def note_request(self, ready: Callable[[], int] | None) -> None:
+        self._add_brief()
         if ready is not None:
             self._ready = ready()
         thread = threading.get_ident()
@@ -175,7 +237,13 @@ class Recorder(Watch):
         ns, has_others = clock() - self._first_ns, asking.ns != self._inside[0]
         if self.workers or has_others or ns < ALL_NS:
             return True
-        return self._random() * _LONG_NS * self.memory.step < ns
+        if self._left:
+            self._left -= 1
+            return False
+        share = ns / (_LONG_NS * max(1, self.memory.step))
+        if share < 1.0:
+            self._left = min(_MOST_LEFT, int(math.log(1.0 - self._random()) / math.log(1.0 - share)))
+        return True
 
     def _watch_consumer(self) -> None:
         """Look whether the main thread waits for batches: its loop is not that of the thread which asks for them."""
@@ -215,11 +283,10 @@ class Recorder(Watch):
     @guarded
     def note_batch(self, batch: Any) -> None:
         asked, now = self._asked, self._now(is_measured=self._is_measured)
-        if self.makes and self.timer is not None:
-            if not self._is_measured:
-                self.timer.skip()
-            elif (made := self.timer.end()) is not None:
-                self.made(made)
+        if self.timer is not None and self.timer.is_idle:
+            self.timer.skip()
+        elif self.makes and self.timer is not None and (made := self.timer.end()) is not None:
+            self.made(made)
         self._note_wait(now)
         self._given = now
         self._open = LoopStep(
@@ -233,11 +300,11 @@ class Recorder(Watch):
             cpu_ns, thread_ns = now.cpu_ns - asked.cpu_ns, now.thread_cpu_ns - asked.thread_cpu_ns
             self._open.wait_cpu_ns = thread_ns if self.workers or self.consumer else cpu_ns
             self._open.wait_delayed_ns = now.delayed_ns - asked.delayed_ns
-        if not self.steps:
+        if not self._steps:
             self.tensors = max(1, _count_tensors(batch))
         if self.tensors > MANY_TENSORS:
             self._time_freeing(batch)
-        self.steps.append(self._open)
+        self._steps.append(self._open)
         self.memory.note(batch, is_first=not self._place)
         self._made = self._ready = None
         self._place += 1
@@ -264,6 +331,7 @@ class Recorder(Watch):
 
     @guarded
     def note_end(self, *, is_whole: bool) -> None:  # noqa: ARG002 - a failure ends the epoch, too
+        self._add_brief()
         now = self._now()
         self.ends_ns += now.ns - self._asked.ns
         self._note_wait(now)
@@ -273,6 +341,7 @@ class Recorder(Watch):
     @guarded
     def ended(self) -> None:
         """Note that the epoch has ended, or the loader failed, or its user."""
+        self._add_brief()
         self._open, self._thread = None, 0
         if self._clock is not None:
             self._clock.close()

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple, Self
 _EVERY_S = 0.05
 # Looks at the line for one at the files, whose many short calls take the interpreter lock from the loop each time.
 _FILES_EVERY = 4
-# The thread sleeps at least this many times as long as a sample took.
-_REST = 1000
+# The thread sleeps at least this many times as long as a sample took, and longer where few batches are timed.
+_REST, _IDLE_S = 1000, 0.5
 
 LIBRARIES = (
     "<frozen",
@@ -63,9 +63,9 @@ class Seen(NamedTuple):
 class StackSampler:
     """Sample one thread while it is busy, until `stop`."""
 
-    def __init__(self, is_busy: Callable[[], bool]) -> None:
+    def __init__(self, is_busy: Callable[[], bool], is_idle: Callable[[], bool]) -> None:
         self.seen = Seen.nothing()
-        self._is_busy = is_busy
+        self._is_busy, self._is_idle = is_busy, is_idle
         self._thread_id, self._native_id = threading.get_ident(), threading.get_native_id()
         self._ended = threading.Event()
         threading.Thread(target=self._run, name="storebench-profile", daemon=True).start()
@@ -90,7 +90,7 @@ class StackSampler:
                         self.seen.waits["io"] += file.read().rpartition(b")")[2].split()[0] == b"D"
                     if next(looks) % _FILES_EVERY == 0:
                         self._see_files()
-            pause_s = max(_EVERY_S, _REST * (time.thread_time() - began))
+            pause_s = max(_IDLE_S if self._is_idle() else _EVERY_S, _REST * (time.thread_time() - began))
 
     def _see_line(self) -> None:
         """Count the innermost line outside libraries, or of all if the batch is made in libraries only."""

@@ -82,13 +82,23 @@ LOADERS: dict[str, Callable[[], Iterable[Any]]] = {
     "list": lambda: [torch.tensor([1]), torch.tensor([2])],
     "generator": lambda: (torch.tensor([index]) for index in range(7)),
 }
+KINDS = [
+    *(
+        pytest.param(kind, recorder.ALL_NS, marks=pytest.mark.full if kind == "spawned" else ())
+        for kind in LOADERS
+    ),
+    *(
+        (kind, 0) for kind in ("no workers", "stream without workers", "generator")
+    ),  # of which few steps are measured
+]
 
 
 @pytest.mark.filterwarnings("ignore:.pin_memory. argument")
-@pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=pytest.mark.full if kind == "spawned" else ()) for kind in LOADERS]
-)
-def test_batches_are_the_same(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("kind", "all_ns"), KINDS)
+def test_batches_are_the_same(
+    kind: str, all_ns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder, "ALL_NS", all_ns)
     plain = list(LOADERS[kind]())
     gc.collect()  # the workers of failed loops before this one
     loader = LOADERS[kind]()
@@ -176,8 +186,9 @@ def test_the_inside_of_a_wrapped_loader_is_seen() -> None:
     assert report.worker_start_s
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_loaders_error_is_its_own(workers: int) -> None:
+@pytest.mark.parametrize(("workers", "all_ns"), [(0, recorder.ALL_NS), (0, 0), (2, recorder.ALL_NS)])
+def test_a_loaders_error_is_its_own(workers: int, all_ns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder, "ALL_NS", all_ns)
     profiled = storebench.profile(DataLoader(Squares(fails_at=13), batch_size=4, num_workers=workers))
     batches = iter(profiled)
     assert [len(next(batches)["name"]) for _ in range(3)] == [4, 4, 4]
