@@ -148,7 +148,8 @@ class RowsReader(Reader):
 def _mapped(folder: Path) -> list[str]:
     """Return the ranges of addresses at which this process has files of the folder mapped."""
     maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape")
-    return [line.split()[0] for line in maps.splitlines() if f" {folder.resolve()}/" in line]
+    inside = f" {folder.resolve()}/"
+    return [line.split()[0] for line in maps.splitlines() if inside in line]
 
 
 def forget_mapped(folder: Path) -> None:
