@@ -140,7 +140,7 @@ def _interleave(
     end_s: float | None,
     say: Say,
 ) -> list[Cell]:
-    """Let both sides run every replicate, one after the other, taking turns at running first.
+    """Let both sides run every replicate, one after the other, taking turns at running first in each cell.
 
     Return the cells for whose fewest rounds there was no time until `end_s`.
     """
@@ -156,7 +156,8 @@ def _interleave(
             began_s = time.monotonic()
             spent = format_duration(began_s - started)
             say(f"replicate pair {pairs + 1}, after {spent}: {label_of(item.cell)}, replicate {number}")
-            for process in processes if pairs % 2 == 0 else reversed(processes):
+            is_first = (number + positions[item.cell]) % 2 == 0
+            for process in processes if is_first else reversed(processes):
                 process.ask(f"{positions[item.cell]} {number}")
                 process.expect()
             pairs += 1

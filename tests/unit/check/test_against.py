@@ -1,6 +1,7 @@
 """Another revision beside the working tree: each side runs its own code and proves it; slow-downs are seen."""
 
 import ctypes
+import itertools
 import json
 import os
 import re
@@ -104,6 +105,11 @@ def test_a_slow_down_is_seen_and_no_edit_of_the_scenario_hides_it(untouched: Pat
     first, second = read_records(out / "baseline"), read_records(out / "contender")
     assert [{r.code.commit for r in side if r.code} for side in (first, second)] == [{before}, {after}]
     assert {r.code.digest for r in second if r.code} == {code_digest(package)}
+    gated = [
+        [(record.started_utc, side) for record in records if record.cell.backend.format == "lmdb"]
+        for side, records in zip("ab", (first, second), strict=True)
+    ]
+    assert "".join(side for _, side in sorted(itertools.chain(*gated))) == "baabbaabba"
     states = {result.label: result.state for result in verdicts(out)}
     assert states == {READER: CellState.WORSE, MEMORY.replace("batch-64", "batch-16"): CellState.NOT_GATED}
     assert quick_storebench(untouched, "check", out / "baseline", out / "contender").returncode == 1
@@ -178,6 +184,7 @@ def same(tmp_path_factory: pytest.TempPathFactory, scenario: Scenario) -> tuple[
     return sides, told
 
 
+@pytest.mark.full
 def test_both_sides_run_every_replicate_side_by_side(
     same: tuple[Sides, list[str]], scenario: Scenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,6 +211,7 @@ def test_both_sides_run_every_replicate_side_by_side(
         )
 
 
+@pytest.mark.full
 def test_a_comparison_holds_its_folder_and_both_runs_in_it(same: tuple[Sides, list[str]]) -> None:
     sides, told = same
     refused = [line for line in told if "another process is running it" in line]
