@@ -294,9 +294,15 @@ class CellSummary:
         figures = [(row, row[metric.removeprefix(WHOLE)]) for row in rows]
         return [(row, float(value)) for row, value in figures if not (value is None or math.isnan(value))]
 
+    @functools.cached_property
+    def _values(self) -> dict[str, dict[Round, float]]:
+        return {}
+
     def values(self, metric: str) -> dict[Round, float]:
         """Return a metric for each replicate in which it was measured, the median over its epochs."""
-        return _by_round(self._figures(metric))
+        if metric not in self._values:
+            self._values[metric] = _by_round(self._figures(metric))
+        return self._values[metric]
 
     def interval(self, metric: str) -> Estimate | None:
         """Return the median over replicates with its interval, or None if nothing was measured."""

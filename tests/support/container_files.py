@@ -1,5 +1,6 @@
 """Samples in containers as other programs write them: tar shards, Parquet, Arrow, TFRecord, MDS, LMDB, HDF5."""
 
+import functools
 import io
 import json
 import struct
@@ -67,6 +68,7 @@ def saved_by_hugging_face(folder: Path, samples: Sequence[Sample]) -> str:
     return f"hf:{folder}"
 
 
+@functools.cache
 def crc32c(data: bytes) -> int:
     """Return the checksum bit by bit, as its definition has it."""
     crc = 0xFFFFFFFF
