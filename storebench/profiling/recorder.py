@@ -202,6 +202,7 @@ class Recorder(Watch):
     def note_started(self) -> None:
         self._iter_ns = clock() - self._began_ns
         asking.ns += self._iter_ns
+        self._inside = asking.ns, asking.cpu_ns
 
     @guarded
     def note_inner(self, ready: Callable[[], int] | None) -> None:
