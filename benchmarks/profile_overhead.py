@@ -1,7 +1,7 @@
 """What `storebench.profile` costs: ``python -m benchmarks.profile_overhead``.
 
-Two loops over one dataset, one of them profiled, take turns step by step, for three kinds of loader and steps of a few
-milliseconds. So both have the same memory: where a dataset and its batches lie, and how often the kernel gives them
+Two loops over one dataset, one of them profiled, take turns step by step, in random order, for three kinds of loader
+and steps of a few milliseconds. So both have the same memory: where a dataset and its batches lie, and how often the kernel gives them
 pages anew, is worth several percent by chance. What its threads take, beside both loops, is counted
 apart. Exit code 1 where the profile adds more than 1% beyond doubt after its first ten seconds.
 """

@@ -27,7 +27,7 @@ _REST = 400
 # Growth: so many parts of the loop, Student's 97.5% quantile for them, and the least that is told.
 _PARTS, _T, _LEAST_BYTES, _LEAST_FRAC = 6, 2.571, 8 << 20, 0.01
 _LEAST_COPIED = 96 << 20  # by each worker: less is the interpreter's own
-# Of the last batches that were noted, so many that are still there are kept; loops that accumulate or shuffle have fewer.
+# Of the last batches noted, so many that are still there are kept; loops that accumulate or shuffle have fewer.
 _LAST, _KEPT = 400, 40
 # A warning is given if the memory lasts for less than this share of the steps so far; little is left below that.
 _SOON, _LITTLE = 0.25, 0.1

@@ -34,7 +34,7 @@ _Batch = TypeVar("_Batch")
 
 # The most steps that are kept, the last ones.
 _MOST_STEPS = 50_000
-# The most steps in a row that are not measured.
+# The most steps in a row that are not measured, and so kept in brief.
 _MOST_LEFT = 10_000
 # Batches whose ends are watched at once.
 _MOST_KEPT = 8
@@ -100,9 +100,8 @@ class Recorder(Watch):
         self._clock: ThreadClock | None = None
         self._is_measured = True  # this step
         self._left = 0  # steps until one is measured again
-        self._brief = list[
-            tuple[int, int]
-        ]()  # when the last steps asked and were given; they are not in `_steps` yet
+        # When the last steps asked and were given, which are not in `_steps` yet.
+        self._brief: list[tuple[int, int]] = []
         self._random = random.Random(7).random
         self._first_ns = 0
         self._asked = self._given = Moment(0, 0, 0, 0)
@@ -332,7 +331,6 @@ class Recorder(Watch):
 
     @guarded
     def note_end(self, *, is_whole: bool) -> None:  # noqa: ARG002 - a failure ends the epoch, too
-        self._add_brief()
         now = self._now()
         self.ends_ns += now.ns - self._asked.ns
         self._note_wait(now)

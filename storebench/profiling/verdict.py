@@ -147,14 +147,13 @@ def _of_consumer(recorder: Recorder) -> list[LoopStep]:
 def _filled(steps: Iterable[LoopStep]) -> Iterator[LoopStep]:
     """Yield the steps, of which each that was not measured costs what the last one did that was."""
     last: LoopStep | None = None
+    made: BatchTimes | None = None  # of the last one; what it told was of all batches since the one before
     for step in steps:
         if step.wait_cpu_ns is not None or last is None:
-            last = step
+            last, made = step, step.made and step.made._replace(told=None)
             yield step
         else:
-            yield dataclasses.replace(
-                step, made=step.made or last.made, wait_cpu_ns=last.wait_cpu_ns, cpu_ns=last.cpu_ns
-            )
+            yield dataclasses.replace(step, made=made, wait_cpu_ns=last.wait_cpu_ns, cpu_ns=last.cpu_ns)
 
 
 def _alike(steps: list[LoopStep], lag: int) -> tuple[list[LoopStep], float]:

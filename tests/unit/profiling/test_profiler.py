@@ -83,13 +83,9 @@ LOADERS: dict[str, Callable[[], Iterable[Any]]] = {
     "generator": lambda: (torch.tensor([index]) for index in range(7)),
 }
 KINDS = [
-    *(
-        pytest.param(kind, recorder.ALL_NS, marks=pytest.mark.full if kind == "spawned" else ())
-        for kind in LOADERS
-    ),
-    *(
-        (kind, 0) for kind in ("no workers", "stream without workers", "generator")
-    ),  # of which few steps are measured
+    *((kind, recorder.ALL_NS) for kind in LOADERS if kind != "spawned"),
+    pytest.param("spawned", recorder.ALL_NS, marks=pytest.mark.full),
+    *((kind, 0) for kind in ("no workers", "stream without workers", "generator")),  # few steps are measured
 ]
 
 

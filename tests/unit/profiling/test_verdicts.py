@@ -417,9 +417,18 @@ def test_a_measured_step_has_the_weight_of_those_that_follow_without(tmp_path: P
     # A loop that waits at first, when every step is measured, and computes for most of its time.
     loop = Loop(workers=0, steps=400, dataset_s=0.004, makes_s=dict.fromkeys(range(40), 0.02), loop_s=0.001)
     recorder, parts = loop.recorder(tmp_path), loop.recorder(tmp_path)
-    for step in parts.steps:
-        if step.place > 40 and step.place % 10:
-            step.made = step.wait_cpu_ns = step.cpu_ns = None
+    for steps, each in ((recorder.steps, 1), (parts.steps, 10)):
+        for step in steps:
+            assert step.made is not None
+            assert step.made.told is not None
+            batches = each if step.place > 40 else 1
+            bytes_read = 1000 * batches + 4000 * (step.place < 40)
+            told = step.made.told._replace(batches=batches, device_bytes=bytes_read)
+            step.made = step.made._replace(told=told)
+            if step.place > 40 and step.place % each:
+                step.made = step.wait_cpu_ns = step.cpu_ns = None
     every, some = report_of(recorder), report_of(parts)
     assert (some.bound, some.gain) == (every.bound, pytest.approx(every.gain, rel=0.01))
     assert some.shares == pytest.approx(every.shares, abs=0.01)
+    assert every.device_bytes is not None
+    assert some.device_bytes == pytest.approx(every.device_bytes, rel=0.02)
